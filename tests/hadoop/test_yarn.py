@@ -233,7 +233,7 @@ def left_on_hdfs(cluster: MiniHdfs, name: str) -> list[str]:
     return [each.uri for each in storage.list_dir(f"{cluster.uri}/user/{user}/{name}")]
 
 
-def test_missing_workers_end_the_run_with_yarn_s_reason(
+def test_missing_workers_end_a_run_with_yarn_s_reason(
     yarn: MiniHdfs, tmp_path: Path, forked: Forks
 ) -> None:
     """The message quotes YARN, whether time is up or the application has ended by itself."""

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import distributed
+from distributed import Client
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -81,7 +81,7 @@ def outputs(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", REMAPS)
-def test_remap_writes_what_graphstorm_s_remap_writes(
+def test_remap_writes_what_graphstorm_s_writes(
     outputs: Path, tmp_path: Path, cli: Cli, name: str
 ) -> None:
     given, ours = outputs / "given", tmp_path / "ours"
@@ -254,7 +254,7 @@ def test_rotations_reach_rotate_with_the_same_angles(restored: dict[str, Restore
 
 
 def test_a_user_of_graphstorm_moves_here_and_back(
-    python: Path, tmp_path: Path, near_client: distributed.Client
+    python: Path, tmp_path: Path, near_client: Client
 ) -> None:
     """From gconstruct's edges to raw-id parquet; back as gconstruct's features, and as a saved model."""
     rng = np.random.default_rng(0)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import distributed
+from distributed import Client
 import numpy as np
 import pytest
 import torch
@@ -58,7 +58,7 @@ ENSEMBLE = {**STATIC, "train": {"ensemble": 2}}
 
 
 def _graph(
-    raw: Mapping[str, Any], root: Path, near_client: distributed.Client, num_partitions: int = 1
+    raw: Mapping[str, Any], root: Path, near_client: Client, num_partitions: int = 1
 ) -> Config:
     """Raw triples of a graph that can be learned, through our ETL: neighbours on a ring are linked."""
     rng = np.random.default_rng(0)
@@ -97,7 +97,7 @@ def _same_figures(config: Config, theirs: Mapping[str, float]) -> dict[str, floa
 
 
 def test_both_measure_our_ensemble_the_same(
-    tmp_path: Path, near_client: distributed.Client, any_python: Path
+    tmp_path: Path, near_client: Client, any_python: Path
 ) -> None:
     config = _graph(ENSEMBLE, tmp_path / "run", near_client)
     train_job.run(config, near_client)
@@ -107,7 +107,7 @@ def test_both_measure_our_ensemble_the_same(
 
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 def test_both_resume_each_other_s_training_and_measure_the_same(
-    tmp_path: Path, near_client: distributed.Client, any_python: Path, raw: dict[str, Any]
+    tmp_path: Path, near_client: Client, any_python: Path, raw: dict[str, Any]
 ) -> None:
     """Ours trains 2 epochs, PBG 2 more, ours the last 2; optimizer states included."""
     config = _graph(raw, tmp_path / "run", near_client)
@@ -141,7 +141,7 @@ def _vectors_of(config: Config, path: str) -> dict[tuple[str, int], bytes]:
 
 
 def test_epochs_that_pbg_has_preserved_stay_readable(
-    tmp_path: Path, near_client: distributed.Client, any_python: Path
+    tmp_path: Path, near_client: Client, any_python: Path
 ) -> None:
     """PBG preserves an epoch by absolute symbolic links to the files of its version."""
     raw = {**DYNAMIC, "num_epochs": 3, "checkpoint_preservation_interval": 1}
@@ -231,7 +231,7 @@ class OwnSoftmax(AbstractLossFunction):
 
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_both_go_on_with_each_other_s_training(
-    tmp_path: Path, near_client: distributed.Client, python: Path, dynamic: bool
+    tmp_path: Path, near_client: Client, python: Path, dynamic: bool
 ) -> None:
     """Ours trains an epoch, PBG the second, ours the third; optimizer states included."""
     file = tmp_path / "plug_ins.py"

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import distributed
+from distributed import Client
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -54,7 +54,7 @@ EXAMPLES = pytest.mark.parametrize("example", list(COLUMNS), indirect=True)
 
 @EXAMPLES
 def test_we_train_on_what_pbg_has_imported_for_its_example(
-    example: Any, python: Path, tmp_path: Path, near_client: distributed.Client
+    example: Any, python: Path, tmp_path: Path, near_client: Client
 ) -> None:
     columns, files = example
     theirs = Pbg(python, tmp_path / "pbg")
@@ -80,7 +80,7 @@ def test_we_train_on_what_pbg_has_imported_for_its_example(
 
 @EXAMPLES
 def test_pbg_exports_what_we_have_imported_and_trained(
-    example: Any, python: Path, tmp_path: Path, near_client: distributed.Client, graphmill_command: Command
+    example: Any, python: Path, tmp_path: Path, near_client: Client, graphmill_command: Command
 ) -> None:
     """The vectors and parameters are those of remap; names of relations need no `dynamic_relations`."""
     columns, files = example

@@ -16,6 +16,7 @@ from tests.remap.graph import snapshot
 __all__ = ["Cli", "save", "snapshot"]
 
 Refused = Callable[..., None]
+Rows = dict[str, list[float]]  # vectors by raw id
 
 
 def save(path: Path, rows: Any) -> None:
@@ -49,10 +50,10 @@ class Tree:
 
     def write_embeddings(
         self, entity_type: str, rows_of_ranks: Sequence[int], *, folder: str = ""
-    ) -> dict[str, list[float]]:
+    ) -> Rows:
         """Random vectors for shuffled ids; what each raw id should get."""
         nids = self.rng.permutation(sum(rows_of_ranks))
-        expected: dict[str, list[float]] = {}
+        expected: Rows = {}
         start = 0
         for rank, num_rows in enumerate(rows_of_ranks):
             vectors = self.rng.standard_normal((num_rows, 4), np.float32)
@@ -83,15 +84,15 @@ class Tree:
 
     def write_users(
         self, rows_of_ranks: Sequence[int], num_ids: int | None = None, num_files: int = 2
-    ) -> dict[str, list[float]]:
+    ) -> Rows:
         """A map of users, by default those of the embeddings, the embeddings, and their JSON."""
         self.write_map("user", num_ids or sum(rows_of_ranks), num_files)
         self.write_emb_info(["user"], len(rows_of_ranks))
         return self.write_embeddings("user", rows_of_ranks)
 
-    def embeddings(self) -> dict[str, list[float]]:
+    def embeddings(self) -> Rows:
         """Read the tables of embeddings."""
-        found: dict[str, list[float]] = {}
+        found: Rows = {}
         for path in sorted(self.emb.glob("*/embed-*.parquet")):  # hidden folders have one level more
             table = pq.read_table(path).to_pydict()
             for key, vector in zip(table["nid"], table["emb"], strict=True):

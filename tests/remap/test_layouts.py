@@ -233,7 +233,7 @@ def test_a_converted_checkpoint_that_knows_no_relations(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy", "recis", "graphstorm"])
-def test_whatever_convert_writes_is_remapped(
+def test_what_convert_writes_is_remapped(
     near_client: Client, output: str, tmp_path: Path, target_format: str
 ) -> None:
     """The type's global embedding is added where the format has a place for it."""

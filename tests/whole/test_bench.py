@@ -123,7 +123,7 @@ def test_files_of_graphstorm_are_remapped_and_written_again(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("here")
-def test_a_small_graph_goes_through_the_stages_of_the_billion(
+def test_a_small_graph_takes_the_billion_s_stages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(billion, "NUM_FILES", 5)

@@ -99,7 +99,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_pipeline_runs_as_an_unprivileged_user_with_compiled_code_and_no_compiler(
+def test_a_run_is_unprivileged_with_compiled_code_and_no_compiler(
     image: Image, tmp_path: Path
 ) -> None:
     for split, num_edges in (("train", 600), ("valid", 9), ("test", 9)):

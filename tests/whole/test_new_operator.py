@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-import distributed
+from distributed import Client
 import faiss
 import numpy as np
 import pyarrow.parquet as pq
@@ -140,7 +140,7 @@ def settings(tmp_path: Path, dynamic: bool) -> Config:
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_any_name_goes_everywhere(
-    tmp_path: Path, near_client: distributed.Client, cli: Command, dynamic: bool
+    tmp_path: Path, near_client: Client, cli: Command, dynamic: bool
 ) -> None:
     rng = np.random.default_rng(0)
     edges = [

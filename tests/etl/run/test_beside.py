@@ -272,7 +272,7 @@ def test_a_table_with_a_log_on_the_command_line(folder: Path, run: Command) -> N
     assert edges_of(configuration.load("config.py")) == [2, 60, 60]
 
 
-def test_wrong_files_on_the_command_line_are_refused(
+def test_wrong_words_are_refused(
     folder: Path, run: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings_of("fb15k")

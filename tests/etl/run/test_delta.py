@@ -232,7 +232,7 @@ def test_a_row_returns_when_its_twin_goes(near_client: Client, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("drops", "dynamic"), [(False, True), (True, False)])
-def test_rows_take_out_equal_edges_of_tables_before(
+def test_rows_take_out_equal_edges(
     near_client: Client, tmp_path: Path, drops: bool, dynamic: bool
 ) -> None:
     """Edges come back when the rows that took them out go; ids of such rows alone are not indexed."""
@@ -293,7 +293,7 @@ def test_tables_of_entities(near_client: Client, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tables_that_have_moved_are_named(
+def test_moved_tables_are_told(
     near_client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All edges would be trained as new ones."""
@@ -364,7 +364,7 @@ def test_where_a_delta_would_not_be_exact(
 
 
 @pytest.mark.parametrize("name", ["train/edges_1_1.h5", "train/origins.json", "test/origins.json"])
-def test_a_damaged_file_is_refused_and_nothing_is_lost(
+def test_a_damaged_file_is_refused_and_none_is_lost(
     near_client: Client, two_days: Path, name: str
 ) -> None:
     before = files_under(two_days / "out1")

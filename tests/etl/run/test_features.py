@@ -10,6 +10,7 @@ import pytest
 from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import Generator
 
 from etl import job
 from graphmill.config import Config
@@ -86,7 +87,7 @@ def test_lists_come_back(
 
 @pytest.mark.slow
 def test_the_same_bytes_whatever_the_cut(
-    near_client: Client, tmp_path: Path, rng: np.random.Generator
+    near_client: Client, tmp_path: Path, rng: Generator
 ) -> None:
     rows = [([f"f{n}" for n in rng.integers(0, 50, n % 5)], f"i{n % 70}") for n in range(150)]
     made = []

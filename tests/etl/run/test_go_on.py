@@ -228,9 +228,8 @@ def test_damaged_or_missing_files_are_made_again(
     assert "etl: encode" in go_on(tmp_path, near_client, undisturbed)
 
 
-def test_files_that_no_later_step_reads_are_deleted(
-    near_client: Client, tmp_path: Path, without_retries: None
-) -> None:
+@pytest.mark.usefixtures("without_retries")
+def test_files_that_no_later_step_reads_are_deleted(near_client: Client, tmp_path: Path) -> None:
     def left(stopped: str) -> set[str]:
         stopped_before(stopped, near_client, graph_config(tmp_path))
         work = next(tmp_path.rglob("files-*"))

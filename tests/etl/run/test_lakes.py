@@ -134,7 +134,7 @@ def test_files_that_filters_leave_out_are_no_inputs(near_client: Client, tmp_pat
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_the_snapshot_is_known_without_a_look_at_files(
+def test_a_snapshot_is_known_by_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     write, append = WRITERS[kind]
@@ -181,7 +181,7 @@ def test_a_plan_survives_as_json(with_deletes: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["uri", "place"])
-def test_a_journal_that_names_other_files(
+def test_a_journal_of_other_files(
     near_client: Client, tmp_path: Path, with_deletes: str, field: str
 ) -> None:
     config = graph(tmp_path / "out", with_deletes, rhs="ev.item")

@@ -36,7 +36,7 @@ def config_for(root: Path, day: int, pairs: Pairs, top: Any = None, **etl: Any) 
     tight=st.booleans(),
 )
 @settings(max_examples=6)
-def test_each_day_keeps_old_ids_and_adds_new_ids(
+def test_old_ids_stay_each_day(
     near_client: Client, tmp_path: Path, days: list[Pairs], tight: bool
 ) -> None:
     before: dict[tuple[str, int], list[str]] = {}

@@ -122,7 +122,7 @@ def ids() -> list[str]:
 
 
 @pytest.mark.parametrize("table_kind", ["compiled", "plain"])
-def test_ids_of_one_hash_are_told_apart(
+def test_ids_of_one_hash_differ(
     ids: list[str], table_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if table_kind == "plain":

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from deltalake import write_deltalake
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import Generator
 
 from etl.survey.dialect import dialect_of
 from etl.survey.outlook import estimate, estimate_distinct
@@ -91,7 +92,7 @@ def check(path: Path, expected: Iterable[Edge], *options: str) -> tuple[str, str
     return text, told
 
 
-def pairs(rng: np.random.Generator, num: int = 300, most: int = 40) -> list[tuple[str, str]]:
+def pairs(rng: Generator, num: int = 300, most: int = 40) -> list[tuple[str, str]]:
     return [(f"a{a}", f"b{b}") for a, b in rng.integers(0, most, (num, 2)).tolist()]
 
 
@@ -113,7 +114,7 @@ def test_ids_that_begin_like_comments_are_ids(tmp_path: Path) -> None:
     check(path, [(a, "tags", b) for a, b in [("#tag1", "#t1"), *rows]])
 
 
-def test_json_of_apoc(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_json_of_apoc(tmp_path: Path, rng: Generator) -> None:
     ids = rng.integers(0, 30, (200, 2)).tolist()
     triples = [(str(a), "KNOWS" if a % 3 else "LIKES", str(b)) for a, b in ids]
     user: dict[str, Any] = {"labels": ["User"]}
@@ -129,7 +130,7 @@ def test_json_of_apoc(tmp_path: Path, rng: np.random.Generator) -> None:
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_types_beside_the_ends(tmp_path: Path, rng: np.random.Generator, is_told: bool) -> None:
+def test_types_beside_the_ends(tmp_path: Path, rng: Generator, is_told: bool) -> None:
     """Numbers of genes and of drugs are alike: without their types they would be one entity."""
     kinds = [("gene", "binds", "gene"), ("drug", "treats" if is_told else "binds", "gene")]
     ids = rng.integers(0, 30, (300, 2)).tolist()
@@ -147,7 +148,7 @@ def test_types_beside_the_ends(tmp_path: Path, rng: np.random.Generator, is_told
     assert 270 <= int(num_edges) <= 300  # each row counts once, whatever number of entries reads it
 
 
-def test_folders_that_name_relations_or_an_end(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_folders_that_name_relations_or_an_end(tmp_path: Path, rng: Generator) -> None:
     """A sample has rows of one file, and the folders of all."""
     edges = []
     for relation in ("binds", "treats"):
@@ -161,7 +162,7 @@ def test_folders_that_name_relations_or_an_end(tmp_path: Path, rng: np.random.Ge
     check(tmp_path / "graph", [(a, "graph", relation) for a, _, relation, _ in edges], *ends)
 
 
-def test_types_that_ids_do_without_are_told(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_types_that_ids_do_without_are_told(tmp_path: Path, rng: Generator) -> None:
     rows = [(f"g{a}", "gene", f"d{b}", "disease") for a, b in rng.integers(0, 30, (300, 2)).tolist()]
     path = tmp_path / "links.csv"
     write(path, ["source", "source_type", "target", "target_type"], rows)
@@ -170,7 +171,7 @@ def test_types_that_ids_do_without_are_told(tmp_path: Path, rng: np.random.Gener
 
 
 @pytest.mark.slow
-def test_a_split_by_time_is_written_as_a_comment(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_a_split_by_time_is_written_as_a_comment(tmp_path: Path, rng: Generator) -> None:
     rows = pairs(rng)
     frame = pd.DataFrame(rows, columns=["user", "film"])
     for name, times in {
@@ -200,7 +201,7 @@ def test_ids_that_became_fractions_are_named_with_the_way_out(tmp_path: Path) ->
             text_of(path)
 
 
-def test_decimals_and_uuids_are_ids(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_decimals_and_uuids_are_ids(tmp_path: Path, rng: Generator) -> None:
     """A NUMBER of Oracle is a decimal without a fraction."""
     rows = rng.integers(0, 30, (200, 2)).tolist()
     users = pa.array([a for a, _ in rows]).cast(pa.decimal128(38, 0))
@@ -218,7 +219,7 @@ def test_one_column_stays_one_column(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_of_another_format_is_known_by_its_bytes(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_a_file_of_another_format_is_known_by_its_bytes(tmp_path: Path, rng: Generator) -> None:
     rows = pairs(rng)
     path = tmp_path / "links.csv"
     pd.DataFrame(rows, columns=["source", "target"]).to_parquet(path)
@@ -232,7 +233,7 @@ def test_a_file_of_another_format_is_known_by_its_bytes(tmp_path: Path, rng: np.
 
 
 @pytest.mark.slow
-def test_one_odd_cell_does_not_overturn_a_header(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_one_odd_cell_does_not_overturn_a_header(tmp_path: Path, rng: Generator) -> None:
     rows = pairs(rng)
     path = tmp_path / "links.csv"
     for header in ("source,target", "source,a very: long / name? of a column they say!"):
@@ -267,7 +268,7 @@ def test_what_the_dialect_says_is_what_etl_reads(
     assert [edge for each in blocks for edge in _edges(table, each)] == [(a, "r", b) for a, b in rows]
 
 
-def test_comments_show_the_values_that_run(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_comments_show_the_values_that_run(tmp_path: Path, rng: Generator) -> None:
     path = tmp_path / "ratings.csv"
     write(path, ["user", "film"], pairs(rng, 3000))
     text, _ = text_of(path)
@@ -344,7 +345,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_rows_of_others(tmp_path: Path, rng: np.random.Generator, form: Form) -> None:
+def test_rows_of_others(tmp_path: Path, rng: Generator, form: Form) -> None:
     airports = ["EWR", "JFK", "LGA", "IAH", "MIA", "BQN", "ATL", "ORD"]
     path = tmp_path / form.name
     rows = [
@@ -358,7 +359,7 @@ def test_rows_of_others(tmp_path: Path, rng: np.random.Generator, form: Form) ->
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "cp1252"])
-def test_the_encoding_is_found(tmp_path: Path, rng: np.random.Generator, encoding: str) -> None:
+def test_the_encoding_is_found(tmp_path: Path, rng: Generator, encoding: str) -> None:
     rows = [(a, f"ä{b}") for a, b in pairs(rng)]
     path = tmp_path / "links.csv"
     path.write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in rows), encoding=encoding)
@@ -366,7 +367,7 @@ def test_the_encoding_is_found(tmp_path: Path, rng: np.random.Generator, encodin
     assert ("not sure of encoding" in told) == (encoding == "cp1252")
 
 
-def test_named_columns_beside_a_table_of_entities(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_named_columns_beside_a_table_of_entities(tmp_path: Path, rng: Generator) -> None:
     rows = pairs(rng)
     films, seen = tmp_path / "films.csv", tmp_path / "seen.csv"
     write(seen, ["film_id", "user_id"], rows)
@@ -377,7 +378,7 @@ def test_named_columns_beside_a_table_of_entities(tmp_path: Path, rng: np.random
     assert [each.type for each in settings.section(EtlConfig).entities] == ["film"]
 
 
-def test_a_ratings_table_becomes_users_and_films(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_a_ratings_table_becomes_users_and_films(tmp_path: Path, rng: Generator) -> None:
     users, films = rng.integers(0, 300, 2000), rng.integers(0, 80, 2000)
     rows = [
         [f"u{user}" if at % 500 else "", f'Möbius, "{film}"', at % 5 + 1, 1_700_000_000 + at]
@@ -395,7 +396,7 @@ def test_a_ratings_table_becomes_users_and_films(tmp_path: Path, rng: np.random.
     ("suffix", "delimiter"), [(".csv", ","), (".csv", "\t"), (".tsv", ";"), (".txt", "|"), (".txt", " ")]
 )
 def test_triples_without_a_header(
-    tmp_path: Path, rng: np.random.Generator, suffix: str, delimiter: str
+    tmp_path: Path, rng: Generator, suffix: str, delimiter: str
 ) -> None:
     folder = tmp_path / "graph"
     folder.mkdir()
@@ -426,7 +427,7 @@ def test_the_demo_graph_is_found_as_people_have_configured_it() -> None:
     assert ends == expected
 
 
-def test_a_table_about_entities_is_no_table_of_edges(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_a_table_about_entities_is_no_table_of_edges(tmp_path: Path, rng: Generator) -> None:
     rows = ([at, f"Film {at % 70}", 1950 + at % 60] for at in range(80))
     films = write(tmp_path / "films.csv", ["film_id", "title", "year"], rows)
     edges = zip(*rng.integers(0, 80, (2, 900)).tolist(), strict=True)
@@ -451,7 +452,7 @@ def test_row_keys_floats_times_and_nested_columns_are_no_ids(tmp_path: Path) -> 
     assert (found["lhs"], found["rhs"]) == ("customer_id", "product_id")
 
 
-def test_ends_with_common_values_are_of_one_type(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_ends_with_common_values_are_of_one_type(tmp_path: Path, rng: Generator) -> None:
     edges = [[f"n{a}", f"n{b}", 0.5] for a, b in rng.integers(0, 50, (300, 2))]
     found = written(write(tmp_path / "links.csv", ["source", "target", "weight"], edges))
     assert list(found["entities"]) == ["entity"]
@@ -487,7 +488,7 @@ def test_names_that_yaml_would_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scale", [1, 4, 25])
-def test_the_estimate_of_distinct_values(rng: np.random.Generator, scale: int) -> None:
+def test_the_estimate_of_distinct_values(rng: Generator, scale: int) -> None:
     """The estimator's error is at most a factor of sqrt(scale)."""
     values = rng.zipf(1.3, 50_000)
     sample = Counter(map(str, rng.choice(values, len(values) // scale, replace=False)))

@@ -67,7 +67,7 @@ def test_the_rows_of_each_snapshot(table: Table) -> None:
         found_in(table, snapshot="weekly")
 
 
-def test_a_catalog_says_which_state_counts(
+def test_a_catalog_says_what_counts(
     tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))

@@ -310,7 +310,7 @@ def test_a_job_that_has_lost_its_lock_leaves_the_work_of_the_next(
     assert of_next.exists()
 
 
-def test_a_table_that_lost_rows_after_it_was_written(
+def test_a_table_that_lost_rows_later(
     tree: Tree, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_tree(tree)

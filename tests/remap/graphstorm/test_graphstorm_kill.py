@@ -16,7 +16,7 @@ from tests.commands import on_cluster
 from tests.forked import Forks, Kill
 from tests.processes import full_disk
 from tests.hadoop.files import upload
-from tests.remap.saved import Cli, Refused, Tree, save, snapshot
+from tests.remap.saved import Cli, Refused, Rows, Tree, save, snapshot
 from tests.workers import workers
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def write_or_die(output: Any, *arguments: Any) -> int:
 
 
 @pytest.fixture
-def expected(tree: Tree) -> dict[str, list[float]]:
+def expected(tree: Tree) -> Rows:
     """Embeddings to be remapped into many tables; what they should be."""
     return tree.write_users([50, 50])
 
@@ -43,7 +43,7 @@ def words(tree: Tree) -> list[Any]:
     return tree.arguments("--output-chunk-size", 10)
 
 
-def check_next_run(tree: Tree, cli: Cli, expected: dict[str, list[float]]) -> None:
+def check_next_run(tree: Tree, cli: Cli, expected: Rows) -> None:
     assert cli(*words(tree)) == 0
     assert tree.embeddings() == expected
     assert tree.inputs() == {}
@@ -52,7 +52,7 @@ def check_next_run(tree: Tree, cli: Cli, expected: dict[str, list[float]]) -> No
 
 @pytest.mark.parametrize("number", [0, 2, 9])
 def test_killed_while_writing(
-    tree: Tree, cli: Cli, expected: dict[str, list[float]], forked: Forks, number: int
+    tree: Tree, cli: Cli, expected: Rows, forked: Forks, number: int
 ) -> None:
     before = tree.inputs()
     kill = Kill(number, "embed-*.parquet", is_after=True)
@@ -64,7 +64,7 @@ def test_killed_while_writing(
 
 
 def test_a_killed_worker(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, expected: dict[str, list[float]], capsys: Any
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, expected: Rows, capsys: Any
 ) -> None:
     """One death is made good; after a hundred the input is as it was."""
     monkeypatch.setattr(job, "write_table", write_or_die)
@@ -83,7 +83,7 @@ def test_a_killed_worker(
 
 
 def test_disk_full(
-    tree: Tree, cli: Cli, expected: dict[str, list[float]], refused: Refused
+    tree: Tree, cli: Cli, expected: Rows, refused: Refused
 ) -> None:
     before = snapshot(tree.emb)
     with full_disk(900):  # less than one table takes
