@@ -28,12 +28,6 @@ SMALL = (
     "entities.entity.num_partitions=2",
     "workers=1",  # of several threads none knows which comes first
 )
-# Keys of a configuration that trains a graph of some hundred edges in a moment.
-QUICK = {
-    **{"dimension": 4, "comparator": "dot", "global_emb": False},
-    **{"num_epochs": 2, "batch_size": 50, "num_batch_negs": 10, "num_uniform_negs": 10},
-    "workers": 1,
-}
 
 
 @pytest.fixture(scope="session")

@@ -31,16 +31,10 @@ class NotInstallableError(Exception):
 
 
 def make(name: str, *installs: Sequence[str], sites: Sequence[str] = (), check: str) -> Path:
-    """Make an environment; its python. It is made once, and again when this Python or an argument changes.
+    """Make an environment in the folder `name`, and anew when this Python or an argument changes; its python.
 
-    Args:
-        name: Of its folder in the repository.
-        installs: Arguments of pip, for one call after another.
-        sites: Folders of packages, besides the project's own.
-        check: A module that can be imported then.
-
-    Raises:
-        NotInstallableError: a step failed, or took too long.
+    `installs` are arguments of pip, for one call after another, `sites` folders of further packages, `check`
+    is a module that can be imported then. Raises NotInstallableError where a step fails, or takes too long.
     """
     folder = REPOSITORY / name
     python, marker = folder / "bin" / "python", folder / "installed.json"

@@ -20,10 +20,10 @@ from graphmill.convert import convert
 from graphmill.model import comparators
 from graphmill.model.operators import operator_of
 from remap import job as remap_job
-from tests.finished import QUICK
 from tests.graphmill.checkpoints.samples import MemoryCheckpoint
 from tests.interop import environments
 from tests.remap.saved import Cli
+from tests.train.graphs import USUAL
 from train import job as train_job
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -152,7 +152,7 @@ def trained(operator: str, comparator: str) -> MemoryCheckpoint:
     config = {
         "entities": {name: {"num_partitions": len(counts)} for name, counts in COUNTS.items()},
         "relations": relations,
-        **{"dimension": D, "global_emb": True},
+        "dimension": D,
         "comparator": comparator,
         "global_emb": True,
     }
@@ -301,14 +301,15 @@ def moved_here(folder: Path) -> dict[str, Any]:
         {"path": str(folder / f"{name}.parquet"), "lhs": "who", "rhs": column, "relation": name}
         for _, name, _, column in relations
     ]
-    return QUICK | {
+    return USUAL | {
         "output": str(folder / "run"),
         "entities": {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}},
         "relations": [
             {"name": name, "lhs": lhs, "rhs": rhs, "operator": "diagonal"} for lhs, name, rhs, _ in relations
         ],
         "etl": {"tables": tables},
-        **{"dimension": D, "global_emb": True},
+        "dimension": D,
+        "global_emb": True,
         "train": {"save_model_path": str(folder / "model")},
     }
 

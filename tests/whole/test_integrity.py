@@ -25,8 +25,9 @@ from graphmill.errors import FormatError
 from graphmill.formats import entity_index
 from remap import job as remap_job
 from tests.etl.graphs import config_of, write_parquet
-from tests.finished import QUICK, copy_of
+from tests.finished import copy_of
 from tests.remap.graph import snapshot
+from tests.train.graphs import USUAL
 from train import job as train_job
 
 NUM_EDGES = 300
@@ -35,7 +36,7 @@ NUM_EDGES = 300
 def configured(root: Path, **changes: Any) -> Config:
     table = {"path": root / "raw.parquet", "relation_column": "r"}
     graph: Any = {"entities": {"node": 2}, "dynamic": True, "operator": "diagonal"}
-    top = QUICK | {"num_epochs": 1, "checkpoint_preservation_interval": 1} | changes
+    top = USUAL | {"global_emb": False, "num_epochs": 1, "checkpoint_preservation_interval": 1} | changes
     return config_of(root, [table], **graph, top=top, entity_names=True, holdout={"test": 0.2})
 
 

@@ -17,8 +17,8 @@ from graphmill.errors import ConfigError, FormatError, LockedError, NotFoundErro
 from graphmill.formats import entity_index
 from tests.commands import Command
 from tests.etl.graphs import write_parquet
-from tests.finished import QUICK
 from tests.forked import Forks
+from tests.train.graphs import USUAL
 from tests.waiting import wait_until
 from train import job as train_job
 from train.run.claim import claim_checkpoint
@@ -45,10 +45,11 @@ def settings(root: Path, **changes: Any) -> dict[str, Any]:
         "entities": {"node": {"num_partitions": 1}},
         "relations": [{"name": "any", "lhs": "node", "rhs": "node", "operator": "diagonal"}],
         "dynamic_relations": True,
+        "global_emb": False,
         "etl": {"tables": tables},
         "train": {"commit_interval_s": 0},  # short epochs have no version of their own otherwise
     }
-    return QUICK | graph | changes
+    return USUAL | graph | changes
 
 
 def conf(root: Path, **changes: Any) -> str:
