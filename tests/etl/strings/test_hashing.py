@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from etl import job
 from etl.steps import index_shard
 from etl.strings import native
-from etl.strings.table import distinct
 from graphmill.formats.murmur import Hashes, scale
 from tests.etl.graphs import (
     RawEdge,
@@ -119,18 +118,6 @@ def ids() -> list[str]:
     assert len(set(made)) == NUM_IDS
     assert len(set(native.hash_strings(pa.array(made), 0).tolist())) == 1
     return made
-
-
-@pytest.mark.parametrize("table_kind", ["compiled", "plain"])
-def test_ids_of_one_hash_differ(
-    ids: list[str], table_kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if table_kind == "plain":
-        monkeypatch.setattr(native, "library", lambda: None)
-    elif native.library() is None:
-        pytest.skip("no C++ compiler")
-    found, _ = distinct(pa.chunked_array([ids] * 4), 0)
-    assert len(found) == len(ids)
 
 
 @pytest.mark.slow

@@ -93,11 +93,6 @@ def test_any_history(
         assert found == [row for row in rows if row[2] >= limit]
 
 
-def test_partition_columns_are_columns(table: Path) -> None:
-    first, last = ("a", "2026-11-01", 1.0), ("c", "2026-11-02", 3.0)
-    assert rows_of(table, rhs="day", weight="n") == [first, last, last]
-
-
 def test_columns_that_came_later_are_null(tmp_path: Path) -> None:
     write_deltalake(tmp_path, ROWS.select(["u", "i"]))
     write_deltalake(tmp_path, ROWS.select(["u", "i", "n"]), mode="append", schema_mode="merge")

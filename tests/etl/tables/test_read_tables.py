@@ -76,13 +76,6 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
             rows_of(table_of(path, rhs=column), str(path))
 
 
-def test_without_header_and_with_any_delimiter(tmp_path: Path) -> None:
-    path = tmp_path / "part-00000"
-    path.write_bytes(text("|", header=False))
-    table = table_of(path, format="csv", delimiter="|", header=False, lhs=0, rhs=2)
-    assert rows_of(table, str(path)) == [("a", "x"), ("b", "y"), ("007", "z")]
-
-
 @pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz"])
 def test_blank_lines_before_the_header(tmp_path: Path, name: str) -> None:
     for end in (b"\n", b"\r\n"):
