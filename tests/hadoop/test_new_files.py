@@ -60,11 +60,9 @@ def test_files_follow_the_configuration_and_what_they_replace(
     assert client.get_file_info(f"{path}/passing").replication == 1
 
 
-@pytest.mark.parametrize(
-    ("text", "umask"), [("022", 0o022), ("0077", 0o077), ("u=rwx,g=rx,o=", 0o027), ("a=rwx", 0), ("7", 7)]
-)
-def test_umasks_are_octal_or_symbolic(text: str, umask: int) -> None:
-    assert hadoop_conf.parse_umask(text) == umask
+def test_umasks_are_octal_or_symbolic() -> None:
+    umasks = {"022": 0o022, "0077": 0o077, "u=rwx,g=rx,o=": 0o027, "a=rwx": 0, "7": 7}
+    assert {text: hadoop_conf.parse_umask(text) for text in umasks} == umasks
 
 
 @pytest.mark.parametrize(

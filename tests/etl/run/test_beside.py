@@ -232,11 +232,10 @@ def test_tables_among_the_outputs_and_two_splits_in_one_folder_are_refused(folde
     columns = {"lhs": 0, "relation_column": 1, "rhs": 2}
     of_splits = [{"path": "x.tsv", "split": split, **columns} for split in ("train", "edges")]
     of_a_folder = [{"path": f"{folder}/data/FB15k/*.txt", **columns}]
-    cases: list[tuple[dict[str, Any], list[Any], str]] = [
+    for changes, tables, message in (
         ({"edge_paths": ["data/edges"]}, of_splits, "the splits train and edges would both be"),
         ({}, of_a_folder, "name its files one by one"),
-    ]
-    for changes, tables, message in cases:
+    ):
         settings_of("fb15k", **changes)
         config = configuration.load("config.py", [f"etl.tables={json.dumps(tables)}"])
         with pytest.raises(ConfigError, match=message):

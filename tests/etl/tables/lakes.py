@@ -144,9 +144,9 @@ def iceberg_table(folder: Path, rows: pa.Table, *fields: Any) -> Table:
     return made
 
 
-def catalog_at(folder: Path, name: str = "shop") -> SqlCatalog:
+def catalog_at(folder: Path) -> SqlCatalog:
     """A catalog of Iceberg in a file of SQLite, with a namespace `sales`."""
-    catalog = SqlCatalog(name, uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
+    catalog = SqlCatalog("shop", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}/warehouse")
     catalog.create_namespace_if_not_exists("sales")
     return catalog
 
@@ -193,8 +193,7 @@ def write_mapped_delta(
     Columns: u string, ev struct<item string>, n long; partitioned by day, 2026-11-01. In the files they are
     called c1, c2, c3 in c2, c4, and have these numbers.
     """
-    string = {"type": "string"}
-    item = _field("item", string["type"], 3)
+    item = _field("item", "string", 3)
     kinds = {"u": ("string", 1), "ev": ({"type": "struct", "fields": [item]}, 2), "n": ("long", 4)}
     fields = [_field(name, *each) for name, each in (kinds | {"day": ("date", 5)}).items()]
     features = ["columnMapping", "deletionVectors"]

@@ -243,7 +243,7 @@ def test_a_damaged_deletion_vector(tmp_path: Path) -> None:
 
 
 def test_a_deletion_vector_that_makes_no_sense(tmp_path: Path) -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
+    for vector, message in (
         ({"storageType": "u", "pathOrInlineDv": "ab"}, "20 characters of a deletion vector's UUID, found"),
         ({"storageType": "u", "pathOrInlineDv": "ä" * 20}, "expected Z85"),
         ({"storageType": "i", "pathOrInlineDv": "ab"}, "found other bytes"),
@@ -252,8 +252,7 @@ def test_a_deletion_vector_that_makes_no_sense(tmp_path: Path) -> None:
         ({"sizeInBytes": 0}, "a size and an offset"),
         ({"sizeInBytes": 2_000_000_000}, "1 to 1,073,741,824 bytes"),
         ({"offset": 1 << 30}, "is damaged"),
-    ]
-    for vector, message in cases:
+    ):
         whole = deletion_vector(tmp_path, [0], "u") | vector
         write_mapped_delta(tmp_path, FILES, {"one.parquet": whole})
         with pytest.raises(FormatError, match=message):

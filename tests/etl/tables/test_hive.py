@@ -98,14 +98,13 @@ def write(folder: Path, suffix: str) -> Path:
 @pytest.mark.parametrize("suffix", ["parquet", "orc", "csv", "jsonl"])
 def test_filters_on_rows_of_each_format(tmp_path: Path, suffix: str) -> None:
     path = write(tmp_path, suffix)
-    cases: list[tuple[Any, list[int]]] = [
+    for filters, numbers in (
         ([["n", "in", [1, 3, 70]], ["i", "==", "y"]], [1, 3]),
         ([["u", "==", "u7"]], [7]),
         ([["w", "<", 1.5]], [0, 1, 2]),
         ([["n", "<", 2.5], ["w", "!=", 1]], [0, 1]),
         ([[["at", "<", "2026-11-02"]], [["n", "==", 5]]], [0, 28, 5]),
-    ]
-    for filters, numbers in cases:
+    ):
         for chunk_rows in (3, 1000):
             rows = rows_of(path, chunk_rows, weight="n", filters=filters)
             assert sorted(int(row[2]) for row in rows) == sorted(numbers)
@@ -114,13 +113,12 @@ def test_filters_on_rows_of_each_format(tmp_path: Path, suffix: str) -> None:
 
 def test_row_groups_without_such_rows_are_not_read(tmp_path: Path) -> None:
     path = write(tmp_path, "parquet")
-    cases: list[tuple[Any, Any]] = [
+    for filters, cuts in (
         ([["n", ">=", 37]], [((9, 10), 36)]),
         ([["n", "in", [0, 39]]], [((0, 1), 0), ((9, 10), 36)]),
         ([[["n", "<", 12]], [["n", "==", 38]]], [((0, 2), 0), ((2, 3), 8), ((9, 10), 36)]),
         ([["u", "==", "zz"]], []),
-    ]
-    for filters, cuts in cases:
+    ):
         found = found_in(path, filters=filters)
         (file,) = found.files()
         assert [(each.cut, each.first_row) for each in find_ranges("t", found.table, file, 8)] == cuts
@@ -146,12 +144,11 @@ def test_columns_inside_structs(tmp_path: Path) -> None:
 
 def test_filters_that_do_not_fit_the_table(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", u=["a"], i=["x"], n=[1])
-    cases: list[tuple[Any, str]] = [
+    for condition, message in (
         (["m", "==", 1], r"t\.parquet: expected a column 'm' \(filter m\), found columns \['u', 'i', 'n'\]"),
         (["n", "==", "many"], r"filters: n is of type int64, which 'many' cannot be compared with"),
         (["u", ">", 3], r"filters: u is text that cannot be compared with 3: .*quote the value"),
-    ]
-    for condition, message in cases:
+    ):
         with pytest.raises(RawTableError, match=message):
             rows_of(path, filters=[condition])
     with pytest.raises(RawTableError, match="snapshots are those of such tables"):

@@ -321,7 +321,7 @@ def deletes_in(folder: Path, bitmap: bytes, **described: Any) -> Deletes:
 
 
 def test_a_vector_in_puffin_that_makes_no_sense(tmp_path: Path) -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
+    for described, message in (
         ({"offset": -4}, "from byte 0 on, found .* from byte -4"),
         ({"length": -1}, "expected a deletion vector of 1 to"),
         ({"length": 1 << 40}, "expected a deletion vector of 1 to"),
@@ -329,8 +329,7 @@ def test_a_vector_in_puffin_that_makes_no_sense(tmp_path: Path) -> None:
         ({"compression-codec": "zstd"}, "without compression"),
         ({"type": "apache-datasketches-theta-v1"}, "expected deletion vectors"),
         ({"offset": "x"}, "expected deletion vectors in Puffin"),
-    ]
-    for described, message in cases:
+    ):
         with pytest.raises(FormatError, match=message):
             DeletedRows([deletes_in(tmp_path, BitMap64([1]).serialize(), **described)])
 

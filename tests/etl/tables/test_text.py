@@ -360,14 +360,13 @@ def test_a_quote_that_nothing_closes(
     """An error with its line; or, in the quarantine, that line alone."""
     monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
     path = tmp_path / f"t.csv{compression}"
-    cases: list[tuple[dict[int, str], int, str]] = [
+    for spoilt, line, problem in (
         ({39: 'a39,b39,"z'}, 41, "never closed"),
         ({5: 'a5,b5,"z', 8: 'a8,b8,"z"'}, 7, "goes on after its closing quote"),
         ({5: 'a5,b5,"say \\"z\\" "'}, 7, "goes on after its closing quote"),
         ({5: '"a"5,b5,z'}, 7, "goes on after its closing quote"),
         ({5: 'a5,b5,"z', 20: 'a20,b20,z"'}, 7, "more than 10 lines"),
-    ]
-    for spoilt, line, problem in cases:
+    ):
         content = table_with(spoilt, end=end)
         content = gzip.compress(content) if compression else content
         message = rf"t\.csv.*: row {line - 1} .*: line {line}: .*{problem}.*etl\.on_bad_row"
