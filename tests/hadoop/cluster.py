@@ -67,7 +67,6 @@ class MiniHdfs:
 
     def tell(self, command: str) -> list[str]:
         """Have the cluster do what MiniCluster.java knows by this name; the lines that it answers."""
-        assert self.process.stdin is not None
         begin = self.log_path.stat().st_size
         self.process.stdin.write(f"{command}\n".encode())
         self.process.stdin.flush()
@@ -82,7 +81,6 @@ class MiniHdfs:
 
     def close(self) -> None:
         """End the process and wait for its end."""
-        assert self.process.stdin is not None
         self.process.stdin.close()
         try:
             self.process.wait(STOP_TIMEOUT_S)

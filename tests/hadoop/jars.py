@@ -54,7 +54,6 @@ def _check_tools() -> None:
 def java_home() -> str:
     """The folder of the JDK that `java` belongs to."""
     java = shutil.which("java")
-    assert java is not None
     return str(Path(java).resolve().parents[1])
 
 

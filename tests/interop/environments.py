@@ -75,8 +75,6 @@ def told(python: Path, modules: Sequence[str], folder: Path, *words: str) -> str
     A process that has imported the modules, and ends with this one, runs it in a fork.
     """
     server = _server(python, tuple(modules))
-    assert server.stdin is not None
-    assert server.stdout is not None
     with tempfile.NamedTemporaryFile("r") as output:
         server.stdin.write(json.dumps([str(folder), output.name, words]) + "\n")
         server.stdin.flush()

@@ -231,7 +231,6 @@ def test_both_score_alike_by_the_model_of_the_other(
     done = convert(f"{model}-after/epoch-1", str(tmp_path / "pbg"), "pbg")
     assert done.not_kept == []
     back = open_checkpoint(str(tmp_path / "pbg"))
-    assert back.config is not None
     assert {each["operator"] for each in back.config["relations"]} == {operator}
     check_scores(after, scores_of(back), gamma)
     if operator != "none":
@@ -285,7 +284,6 @@ def test_a_user_of_graphstorm_moves_here_and_back(
     for name, ids in back["ids"].items():
         assert {raw: back["features"][name][number] for raw, number in ids.items()} == vectors[name]
     state = open_checkpoint(config.checkpoint_path).read_model()
-    assert state is not None
     for number, (edge_type, both) in enumerate(sides.items()):
         lhs, rhs = (np.array([vectors[kind][raw] for raw in column]) for kind, column in both)
         diagonal = state.parameters[f"rhs_operators.{number}.diagonal"].numpy()

@@ -121,7 +121,6 @@ def test_both_resume_each_other_s_training_and_measure_the_same(
             train_job.run(config, near_client)
         assert pbg.read_version(config.checkpoint_path) == num_epochs
         _, state = pbg.read_embeddings(config.checkpoint_path, "user", 0, num_epochs)
-        assert state is not None
         sums.append(state["state"][0]["sum"])
         mrr.append(_same_figures(config, theirs.evaluate(_all_negs(config)))["mrr"])
     assert mrr[2] > mrr[1] > mrr[0] > 2 * 0.045
@@ -260,7 +259,6 @@ def test_both_go_on_with_each_other_s_training(
         assert version == epochs
         state, optimizer, _ = pbg.read_model(config.checkpoint_path, version)
         assert state.keys() >= {"rhs_operators.0.shift", "rhs_operators.0.scale"}
-        assert optimizer is not None
         sums.append(torch.stack([each["sum"].sum() for each in optimizer["state"].values()]).sum())
     assert sums == sorted(sums)
     assert _same_figures(config, theirs.evaluate(_all_negs(config)))["mrr"] > 0.09  # at random: 0.045

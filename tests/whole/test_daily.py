@@ -62,8 +62,7 @@ def start(tmp_path: Path, forked: Forks) -> Start:
 
 
 def record(folder: Path, day: str) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((folder / "out" / day / "run.json").read_text())
-    return content
+    return json.loads((folder / "out" / day / "run.json").read_text())
 
 
 def test_dates_one_after_another(tmp_path: Path, start: Start, forked: Forks) -> None:

@@ -56,7 +56,6 @@ def oozie_command() -> list[str]:
     ]
     assert set(targets) <= nodes
     action = root.find(f"{flow}action/{shell}shell")
-    assert action is not None
     order = [each.tag.removeprefix(shell) for each in action]
     schema = ["resource-manager", "name-node", "exec", "argument", "env-var"]  # of shell-action-1.0.xsd
     assert order == sorted(order, key=schema.index)
@@ -138,7 +137,7 @@ def instructions() -> list[tuple[str, str]]:
     """The Dockerfile's instructions, as (name, rest)."""
     text = re.sub(r"^\s*#.*\n", "", (REPOSITORY / "Dockerfile").read_text(), flags=re.MULTILINE)
     lines = re.sub(r"\\\n", " ", text).splitlines()
-    return [tuple(line.split(None, 1)) for line in lines if line.strip()]  # type: ignore[misc]
+    return [tuple(line.split(None, 1)) for line in lines if line.strip()]
 
 
 @pytest.mark.skipif(not HADOLINT.exists(), reason="no hadolint; pip install '.[dev]'")

@@ -208,7 +208,6 @@ def descend(command: click.Command, words: list[str], parent: click.Context | No
     if isinstance(command, click.Group):
         rest = [*context._protected_args, *context.args]
         _, chosen, rest = command.resolve_command(context, rest)
-        assert chosen is not None
         descend(chosen, rest, context)
 
 

@@ -36,8 +36,7 @@ def run(forked: Forks, *options: str) -> Ended:
 
 
 def run_json(output: Path) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads((output / "run.json").read_text())
-    return content
+    return json.loads((output / "run.json").read_text())
 
 
 def test_every_raw_id_comes_out_once_with_its_vector_and_the_record_has_metrics(finished_run: Path) -> None:

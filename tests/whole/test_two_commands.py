@@ -146,7 +146,7 @@ def test_a_known_id_folded_in_from_its_edges_lands_near_its_vector(
     found = []
     for known in (f"n{number:03}" for number in range(5, NUM_ENTITIES, 30)):
         own = [tuple("copy" if end == known else end for end in each) for each in edges if known in each]
-        (copy,) = run.fold_in(own)  # type: ignore[arg-type]
+        (copy,) = run.fold_in(own)
         (nearest,) = run.neighbors("entity", known, k=1)
         vector = run.vector("entity", known)
         cosine = float(copy.embedding @ vector / np.linalg.norm(copy.embedding) / np.linalg.norm(vector))

@@ -97,8 +97,7 @@ class Chain(NamedTuple):
         return {name: content for name, content in same_bytes(found).items() if "_SUCCESS" not in name}
 
     def record(self, day: str) -> dict[str, Any]:
-        content: dict[str, Any] = json.loads(storage.read_text(f"{self.root}/out/{day}/run.json"))
-        return content
+        return json.loads(storage.read_text(f"{self.root}/out/{day}/run.json"))
 
 
 def write_table(path: Path, edges: list[tuple[str, str, str]]) -> None:

@@ -57,7 +57,6 @@ def raw_edges(config: Config, num_partitions: int) -> Counter[Any]:
             ends = []
             for at, side in enumerate(Side):
                 features, name = edges.features(side), getattr(config.relations[rel], side)
-                assert features is not None
                 listed = features.indices[features.offsets[row] : features.offsets[row + 1]]
                 number = getattr(edges, side)[row]
                 assert (number == -1) == (name == "look")

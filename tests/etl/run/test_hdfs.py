@@ -126,7 +126,6 @@ def test_intermediate_files_are_compressed_and_replicated(hdfs_uri: str) -> None
     )
     assert spill.read_batches(uri).to_batches()[0].equals(batch)
     status = storage.status(uri)
-    assert status is not None
     assert status.size_bytes < batch.nbytes / 2
     file_system, path = storage.filesystem(uri)
     found = file_system.handler.fs.client.get_file_info(path)

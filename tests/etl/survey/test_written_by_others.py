@@ -274,7 +274,6 @@ def test_comments_show_the_values_that_run(tmp_path: Path, rng: Generator) -> No
     text, _ = text_of(path)
     settings = settings_of(text)
     size = estimate(settings).size
-    assert size is not None
     counts = {name: (count,) for name, count in size.num_entities.items()}
     ran = with_sizes(settings, counts, size.num_edges["train"])
     shown: dict[str, Any] = {key: float(value) for key, value in re.findall(r"# (\w+): ([\d.]+) +#", text)}

@@ -171,7 +171,6 @@ class DeletesWriter(manifest.ManifestWriterV2):
 def delete_rows(table: Table, content: manifest.DataFileContent, path: Path, equality_ids: list[int]) -> Path:
     """Add a file of deletes to the newest snapshot; return the metadata.json that has it."""
     snapshot = table.current_snapshot()
-    assert snapshot is not None
     folder, number = root_of(table) / "metadata", snapshot.snapshot_id
     partition = next(iter(table.scan().plan_files())).file.partition
     deletes = manifest.DataFile.from_args(

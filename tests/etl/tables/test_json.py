@@ -167,8 +167,8 @@ def test_fields_of_structs(write: Write) -> None:
     uri = write(EVENTS)
     expected = [(f"u{n}", str(n), "buys", n / 2) for n in range(1, 6)]
     assert rows_of(table_of(uri, **PATHS), uri, 2) == expected
-    entities = EntityTableConfig(path=uri, type="item", id="event.item.id")  # type: ignore[arg-type]
-    assert rows_of(entities, uri) == [(str(n),) for n in range(1, 6)]  # type: ignore[arg-type]
+    entities = EntityTableConfig(path=uri, type="item", id="event.item.id")
+    assert rows_of(entities, uri) == [(str(n),) for n in range(1, 6)]
     known = r"columns \['event\.user', 'event\.item\.id', 'event\.item\.tags', 'event\.kind', .*'at'\]"
     for missing in ("event.usr", "event.item", "at.user", "event.", ""):
         with pytest.raises(RawTableError, match=rf"expected a column '{missing}' \(lhs\), found {known}"):
