@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import distributed
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from graphmill import storage
 from graphmill.cli import main
 from tests.commands import Command, on_cluster
+from tests.etl.graphs import write_parquet
 from tests.finished import copy_of
 from tests.forked import Forks, Kill
 from tests.graphmill.ask.predict.world import write_world
@@ -42,13 +41,12 @@ def words(command: str, root: str | Path, out: str | Path, more: str = "") -> li
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, files of a table to join with it, some ids, edges of new ones; no test changes it for good."""
+    """A run, files of a table to join with it, some ids, edges of new ones, and files that fit no question.
+
+    No test changes it for good.
+    """
     folder = tmp_path_factory.mktemp("asked") / "root"
     world = write_world(folder / "run", num_partitions=3)
-    (folder / "table").mkdir()
-    for number in range(3):
-        ids = [world.name("user", (number + row) % 16) for row in range(40)]
-        pq.write_table(pa.table({"row": range(40), "c": ids}), folder / f"table/part-{number}.parquet")
     (folder / "ids").write_text("\n".join(world.name("user", number) for number in (9, 0, 15)))
     numbers = range(60)
     edges = {
@@ -56,7 +54,22 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "relation": ["likes" if number % 2 else "follows" for number in numbers],
         "rhs": [world.name("item" if number % 2 else "user", number % 16) for number in numbers],
     }
-    pq.write_table(pa.table(edges), folder / "edges.parquet")
+    user = world.name("user", 1)
+    tables: dict[str, dict[str, Any]] = {
+        "edges": edges,
+        "nulls": {"name": ["a", None]},
+        "table": {"c": [user], "vector": [1]},
+        "known": {"lhs": [user], "relation": ["likes"], "rhs": [world.name("item", 1)]},
+        "no-lhs": {"lhs": ["a", None], "relation": ["likes"] * 2, "rhs": ["b", "c"]},
+    }
+    for number in range(3):
+        ids = [world.name("user", (number + row) % 16) for row in range(40)]
+        tables[f"table/part-{number}"] = {"row": range(40), "c": ids}
+    for name, columns in tables.items():
+        write_parquet(folder / f"{name}.parquet", **columns)
+    for name, text in TEXTS.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
     return folder
 
 
@@ -198,11 +211,11 @@ def test_on_hdfs_the_same_bytes(
 
 
 WITH_WRONG = {
-    "predict": "predict {place}/run WRONG --to {place}/out",
-    "export": "export {place}/run WRONG --to {place}/out",
-    "features": "features {place}/run {place}/table.parquet WRONG --to {place}/out",
-    "fold-in": "fold-in {place}/run --edges WRONG --to {place}/out",
-    "neighbors": "neighbors --embeddings {place} --id n7 WRONG",
+    "predict": "predict {root}/run WRONG --to {root}/out",
+    "export": "export {root}/run WRONG --to {root}/out",
+    "features": "features {root}/run {root}/table.parquet WRONG --to {root}/out",
+    "fold-in": "fold-in {root}/run --edges WRONG --to {root}/out",
+    "neighbors": "neighbors --embeddings {root} --id n7 WRONG",
 }
 TEXTS = {
     "unknown": "x\ny\n",
@@ -224,25 +237,25 @@ WRONG = {
         "--relation likes --task-memory 7": "'--task-memory': expected a size of 16MiB or more",
         "--relation likes --calibrated": "--calibrated: has no effect without --exclude-known",
         "--relation likes --ids /absent.txt": "error: --ids /absent.txt: there is no such file",
-        "--relation likes --ids {place}/unknown": "expected ids of 'user', found 2 others, such as 'x', 'y'",
-        "--relation likes --ids {place}/empty": "expected ids of 'user', found none",
-        "--relation likes --ids {place}/empty.csv": "expected a column of strings, found none",
-        "--pairs {place}/empty.csv --relation likes": "expected the columns lhs and rhs, found none",
-        "--relation likes --ids {place}/twice.csv": "expected one column 'id', found 2",
-        "--relation likes --ids {place}/nulls.parquet": "row 1: column 'name': expected no nulls",
+        "--relation likes --ids {root}/unknown": "expected ids of 'user', found 2 others, such as 'x', 'y'",
+        "--relation likes --ids {root}/empty": "expected ids of 'user', found none",
+        "--relation likes --ids {root}/empty.csv": "expected a column of strings, found none",
+        "--pairs {root}/empty.csv --relation likes": "expected the columns lhs and rhs, found none",
+        "--relation likes --ids {root}/twice.csv": "expected one column 'id', found 2",
+        "--relation likes --ids {root}/nulls.parquet": "row 1: column 'name': expected no nulls",
         "--pairs x.csv --recall 0.5 --k 3": "--pairs: cannot be used with --k, --recall",
-        "--pairs {place}/plain.csv": "--relation: missing; ",
-        "--pairs {place}/eats.csv": "column 'relation': expected one of likes, follows, found 'eats'",
-        "--pairs {place}/names.csv --relation follows": "names.csv, whose column `relation` names them",
-        "--pairs {place}/columns.csv --relation likes": "expected the columns lhs and rhs, found a",
-        "--pairs {place}/unknown --relation likes": "expected pairs in FILE.parquet or FILE.csv",
+        "--pairs {root}/plain.csv": "--relation: missing; ",
+        "--pairs {root}/eats.csv": "column 'relation': expected one of likes, follows, found 'eats'",
+        "--pairs {root}/names.csv --relation follows": "names.csv, whose column `relation` names them",
+        "--pairs {root}/columns.csv --relation likes": "expected the columns lhs and rhs, found a",
+        "--pairs {root}/unknown --relation likes": "expected pairs in FILE.parquet or FILE.csv",
         "--cosine": "--type: missing; the run has user, item",
         "--cosine --type shop": "--type shop: expected one of user, item",
         "--cosine --type user --candidates shop": "--candidates shop: expected one of",
         "--relation likes --type user": "--type: has no effect without --cosine",
-        "--relation likes --index {place}/out/index": "out/index lies in the folder of --to",
-        "--relation likes --index {place}/mine": "thesis.tex, which is no list of candidates",
-        "--relation likes --exact --index {place}/mine": "--exact: cannot be used with --index",
+        "--relation likes --index {root}/out/index": "out/index lies in the folder of --to",
+        "--relation likes --index {root}/mine": "thesis.tex, which is no list of candidates",
+        "--relation likes --exact --index {root}/mine": "--exact: cannot be used with --index",
     },
     "export": {
         "--types user,shop": "--types: 'shop' is not among the entities: user, item",
@@ -261,15 +274,15 @@ WRONG = {
         "--column c --type user --no-header": "table.parquet, which is read as parquet",
     },
     "fold-in": {
-        "{place}/known.parquet": "expected ids that the run does not know, found none in 1 rows",
-        "{place}/columns.csv": "expected a column 'lhs' (lhs), found columns ['a']",
-        "{place}/no-lhs.parquet": "row 2 (from 1, the header not counted), column 'lhs' (lhs): null",
-        "{place}/names.csv --no-weight --weight w": "--no-weight: cannot be used with --weight",
-        "{place}/names.csv --format json --delimiter ;": "names.csv, which is read as json",
-        "{place}/known.parquet --delimiter ; --encoding latin-1": "--delimiter, --encoding: no effect on",
-        "{place}/names.csv --ids user=/absent.txt": "error: --ids: /absent.txt: no file there",
-        "{place}/names.csv --ids thing=x": "--ids thing=x: expected TYPE=FILE, types: user, item",
-        "{place}/names.csv --relation likes --relation-column relation": (
+        "{root}/known.parquet": "expected ids that the run does not know, found none in 1 rows",
+        "{root}/columns.csv": "expected a column 'lhs' (lhs), found columns ['a']",
+        "{root}/no-lhs.parquet": "row 2 (from 1, the header not counted), column 'lhs' (lhs): null",
+        "{root}/names.csv --no-weight --weight w": "--no-weight: cannot be used with --weight",
+        "{root}/names.csv --format json --delimiter ;": "names.csv, which is read as json",
+        "{root}/known.parquet --delimiter ; --encoding latin-1": "--delimiter, --encoding: no effect on",
+        "{root}/names.csv --ids user=/absent.txt": "error: --ids: /absent.txt: no file there",
+        "{root}/names.csv --ids thing=x": "--ids thing=x: expected TYPE=FILE, types: user, item",
+        "{root}/names.csv --relation likes --relation-column relation": (
             "expected one of relation (the same for every row) and relation_column"
         ),
     },
@@ -281,34 +294,16 @@ WRONG = {
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wrong")
-    world = write_world(folder / "run", num_partitions=3)
-    for name, text in TEXTS.items():
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text(text)
-    user = world.name("user", 1)
-    for name, columns in {
-        "nulls": {"name": ["a", None]},
-        "table": {"c": [user], "vector": [1]},
-        "known": {"lhs": [user], "relation": ["likes"], "rhs": [world.name("item", 1)]},
-        "no-lhs": {"lhs": ["a", None], "relation": ["likes"] * 2, "rhs": ["b", "c"]},
-    }.items():
-        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def before(place: Path) -> dict[str, bytes]:
+def before(root: Path) -> dict[str, bytes]:
     """All files of the folder."""
-    return snapshot(place)
+    return snapshot(root)
 
 
 @pytest.mark.parametrize(("command", "wrong"), [(name, each) for name in WRONG for each in WRONG[name]])
 def test_wrong_questions(
-    place: Path, before: dict[str, bytes], graphmill_command: Command, command: str, wrong: str, capsys: Any
+    root: Path, before: dict[str, bytes], graphmill_command: Command, command: str, wrong: str, capsys: Any
 ) -> None:
-    words = WITH_WRONG[command].replace("WRONG", wrong).format(place=place).split()
+    words = WITH_WRONG[command].replace("WRONG", wrong).format(root=root).split()
     assert graphmill_command(*words) == 2
     assert WRONG[command][wrong] in " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert snapshot(place) == before
+    assert snapshot(root) == before
