@@ -76,8 +76,8 @@ def config_of(
 
 def _complete(table: Mapping[str, Any]) -> dict[str, Any]:
     default = {} if {"relation", "relation_column"} & set(table) else {"relation": "to"}
-    path = table["path"]
-    return {"lhs": "l", "rhs": "t"} | default | table | {"path": str(path) if isinstance(path, Path) else path}
+    path = str(table["path"]) if isinstance(table["path"], Path) else table["path"]
+    return {"lhs": "l", "rhs": "t"} | default | table | {"path": path}
 
 
 def saved(config: Config, path: Path) -> tuple[str, Path]:

@@ -96,7 +96,7 @@ class MiniHdfs:
             if ready := re.search(r"^READY (hdfs://\S+)\n", log, re.MULTILINE):
                 return ready[1]
             if exit_code is not None:
-                raise RuntimeError(f"HDFS ended with exit code {exit_code} instead of starting:\n{_tail(log)}")
+                raise RuntimeError(f"HDFS ended with {exit_code} instead of starting:\n{_tail(log)}")
             time.sleep(0.05)
         raise RuntimeError(f"HDFS was not ready after {START_TIMEOUT_S:.0f} s:\n{_tail(log)}")
 

@@ -7,8 +7,8 @@ from graphmill import storage
 
 def files_at(uri: str) -> dict[str, bytes]:
     """Relative path -> content of all files, hidden ones too."""
-    found = storage.list_dir(uri, recursive=True, hidden=True)
-    return {each.uri.removeprefix(f"{uri}/"): storage.read_bytes(each.uri) for each in found if not each.is_dir}
+    found = [each.uri for each in storage.list_dir(uri, recursive=True, hidden=True) if not each.is_dir]
+    return {each.removeprefix(f"{uri}/"): storage.read_bytes(each) for each in found}
 
 
 def upload(folder: Path, uri: str) -> None:

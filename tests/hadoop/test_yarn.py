@@ -52,9 +52,8 @@ class Application(NamedTuple):
 
 def named(cluster: MiniHdfs, name: str) -> list[Application]:
     """The applications of one name that the resource manager knows."""
-    lines = [line.split() for line in cluster.tell("applications")]
-    found = [Application(*words) for words in lines if len(words) == 5 and words[0].startswith("application_")]
-    return [each for each in found if each.name == name]
+    lines = [line.split() for line in cluster.tell("applications") if line.startswith("application_")]
+    return [Application(*words) for words in lines if len(words) == 5 and words[1] == name]
 
 
 def is_over(cluster: MiniHdfs, name: str) -> bool:

@@ -40,7 +40,8 @@ class Tree:
         """A shuffled map over several files."""
         new = self.rng.permutation(num_ids)
         for number, part in enumerate(np.array_split(new, num_files)):
-            self.write_map_file(entity_type, number, [raw_id(entity_type, nid) for nid in part], part.tolist())
+            orig = [raw_id(entity_type, nid) for nid in part]
+            self.write_map_file(entity_type, number, orig, part.tolist())
 
     def write_map_file(self, entity_type: str, number: int, orig: Sequence[Any], new: Sequence[int]) -> Path:
         path = self.maps / entity_type / f"part-{number:05d}.parquet"

@@ -42,7 +42,8 @@ COUNTS = {"item": (7,), "user": (9, 11)}
 def write_earlier(folder: Path, turn, num_parts=2) -> str:
     """Vectors of version 1 of `graph`, turned; of other lengths too, and in other partitions."""
     for name, counts in COUNTS.items():
-        rows = [(raw, vector @ turn) for (kind, raw), vector in graph.expected_rows(COUNTS).items() if kind == name]
+        own = {raw: row for (kind, raw), row in graph.expected_rows(COUNTS).items() if kind == name}
+        rows = [(raw, vector @ turn) for raw, vector in own.items()]
         num = num_parts if name == "user" else 1
         parts = [rows[part::num] for part in range(num)]
         if num == len(counts):

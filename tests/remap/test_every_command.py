@@ -96,7 +96,7 @@ def out(tmp_path: Path, result: Result, command: str) -> Path:
 
 def results_of(folder: Path | str) -> dict[str, bytes]:
     """All files but those with times, or with the places of the inputs."""
-    return {name: content for name, content in files_at(str(folder)).items() if Path(name).name not in RECORDS}
+    return {name: each for name, each in files_at(str(folder)).items() if Path(name).name not in RECORDS}
 
 
 def left_in(folder: Path) -> list[str]:

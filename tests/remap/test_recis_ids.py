@@ -57,10 +57,11 @@ def test_hashed_ids_become_raw_ids(tmp_path: Path, cli: Cli, refused: Refused) -
 
 def test_without_a_map_the_error_says_what_to_do(tmp_path: Path, refused: Refused) -> None:
     checkpoint = _run(tmp_path)
+    trained = ("--checkpoint-path", checkpoint)
     for message, *flags in (
-        ("or, for hashed ids of RecIS' tables, --id-map TYPE=FILE", "--checkpoint-path", checkpoint),
+        ("or, for hashed ids of RecIS' tables, --id-map TYPE=FILE", *trained),
         ("they are for a run of ours", "--node-emb-dir", checkpoint, "--id-map", "user=int64"),
-        ("has no 'buyer', only item, query, user", "--checkpoint-path", checkpoint, "--id-map", "buyer=int64"),
+        ("has no 'buyer', only item, query, user", *trained, "--id-map", "buyer=int64"),
     ):
         refused(message, *flags)
 

@@ -75,7 +75,7 @@ def rotate3d(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 def test_every_command_knows_it(tmp_path: Path, triples: Path, graphmill_command: Command) -> None:
     run = tmp_path / "run"
-    operator, training = f"relations.0.operator={NAME}", ("regularization_coef=0.01", "lr=0.3", "num_epochs=5")
+    operator, training = f"relations.0.operator={NAME}", ("regularization_coef=.01", "lr=.3", "num_epochs=5")
     options = of_triples(triples, run, operator, f"dimension={DIMENSION}", *training)
     assert graphmill_command("pipeline", *options) == 0
     record = json.loads((run / "run.json").read_text())["stages"]

@@ -39,7 +39,7 @@ def write_tables(folder: Path, swapped: str = "") -> None:
 
 def settings(root: Path, **changes: Any) -> dict[str, Any]:
     columns = {"lhs": "l", "relation_column": "r", "rhs": "t"}
-    tables = [columns | {"path": f"{root}/raw/{split}.parquet", "split": split} for split in ("train", "test")]
+    tables = [columns | {"path": f"{root}/raw/{own}.parquet", "split": own} for own in ("train", "test")]
     graph = {
         "output": str(root / "run"),
         "entities": {"node": {"num_partitions": 1}},

@@ -182,7 +182,8 @@ def config_with(root: Path, table: dict[str, Any], **etl: Any) -> Config:
 
 def quarantined(root: Path) -> list[dict[str, Any]]:
     tables = map(pq.read_table, (root / "out/quarantine").glob("*.parquet"))
-    return sorted((row for table in tables for row in table.to_pylist()), key=lambda row: (row["start"], row["row"]))
+    rows = (row for table in tables for row in table.to_pylist())
+    return sorted(rows, key=lambda row: (row["start"], row["row"]))
 
 
 def test_parquet(near_client: Client, tmp_path: Path) -> None:

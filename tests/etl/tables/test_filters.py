@@ -77,7 +77,7 @@ def test_filters(
         return
     figures = job.run(config, near_client)
     assert all_edges(config) == expected
-    check_entities(config, {kind: {raw for name, raw in entities if name == kind} for kind in ("user", "item")})
+    check_entities(config, {kind: {raw for own, raw in entities if own == kind} for kind in ("user", "item")})
     assert figures["num_edges_left_out"] == {
         "self_loops": len(edges) - len(without_loops),
         "min_relation_count": len(without_loops) - len(common),
