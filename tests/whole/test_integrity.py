@@ -150,7 +150,7 @@ def committed(root: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("what", "pattern"), [(what, pattern) for what, patterns in READ.items() for pattern in patterns]
 )
-def test_a_wrong_bit_is_refused_and_its_file_told(what: str, pattern: str, root: Path, near_client: Client) -> None:
+def test_a_wrong_bit_is_refused_by_file(what: str, pattern: str, root: Path, near_client: Client) -> None:
     draw = random.Random(f"{what} {pattern}")
     name = draw.choice([each for each in listed(root) if fnmatch.fnmatch(each, pattern)])
     content = bytearray((root / name).read_bytes())
@@ -261,7 +261,7 @@ def test_a_vector_that_is_not_finite_is_named(
     ("source", "target"),
     [("pbg", "graphstorm"), ("pbg-legacy", "pbg"), ("recis", "graphstorm"), ("graphstorm", "pbg")],
 )
-def test_convert_and_remap_tell_what_is_infinite(root: Path, near_client: Client, source: Any, target: Any) -> None:
+def test_convert_names_what_is_not_finite(root: Path, near_client: Client, source: Any, target: Any) -> None:
     raw_id = spoil(root, 1, 3)
     there, entities = str(root / "checkpoint"), str(root / "entities")
     if source != "pbg":
