@@ -21,7 +21,6 @@ from graphmill.formats import edge_buckets, entity_counts, entity_index
 from graphmill.formats.edge_buckets.files import EDGES, bucket_uri
 from graphmill.vocab import Bucket, Side
 
-
 Index = dict[tuple[str, int], list[str]]
 
 

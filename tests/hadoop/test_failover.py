@@ -23,7 +23,6 @@ from graphmill.storage import hdfs_writer
 from tests import REPOSITORY
 from tests.etl.graphs import same_bytes, write_parquet
 from tests.etl.run.test_go_on import figures_of, graph_config, stopped_before
-
 from tests.hadoop.cluster import WAIT_S, MiniHdfs, environment_of
 from tests.hadoop.files import files_at
 from tests.hadoop.fixture import hadoop

@@ -28,7 +28,6 @@ from tests import REPOSITORY
 from tests.forked import Fork, Forks
 from tests.graphmill.cluster import stranger
 from tests.graphmill.cluster.certificates import certificates
-
 from tests.hadoop.cluster import WAIT_S, MiniHdfs, environment_of
 from tests.hadoop.jars import ensure_jars
 from tests.processes import SLEEPER
@@ -232,9 +231,7 @@ def left_on_hdfs(cluster: MiniHdfs, name: str) -> list[str]:
     return [each.uri for each in storage.list_dir(f"{cluster.uri}/user/{user}/{name}")]
 
 
-def test_missing_workers_end_a_run_with_yarn_s_reason(
-    yarn: MiniHdfs, tmp_path: Path, forked: Forks
-) -> None:
+def test_missing_workers_end_a_run_with_yarn_s_reason(yarn: MiniHdfs, tmp_path: Path, forked: Forks) -> None:
     """The message quotes YARN, whether time is up or the application has ended by itself."""
     (tmp_path / "never.py").write_text("print('never')")
     cases: dict[str, tuple[int, list[str], int, str]] = {

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from distributed import Client
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from distributed import Client
 
 from etl import job as etl_job
 from graphmill import config as configuration
@@ -81,9 +81,7 @@ def outputs(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", REMAPS)
-def test_remap_writes_what_graphstorm_s_writes(
-    outputs: Path, tmp_path: Path, cli: Cli, name: str
-) -> None:
+def test_remap_writes_what_graphstorm_s_writes(outputs: Path, tmp_path: Path, cli: Cli, name: str) -> None:
     given, ours = outputs / "given", tmp_path / "ours"
     shutil.copytree(given, ours)
     runs, more = REMAPS[name]
@@ -252,9 +250,7 @@ def test_rotations_reach_rotate_with_the_same_angles(restored: dict[str, Restore
     torch.testing.assert_close(turned[f"rhs_operators.{numbers.index('knows')}.angle"].cos(), angle.cos())
 
 
-def test_a_user_of_graphstorm_moves_here_and_back(
-    python: Path, tmp_path: Path, near_client: Client
-) -> None:
+def test_a_user_of_graphstorm_moves_here_and_back(python: Path, tmp_path: Path, near_client: Client) -> None:
     """From gconstruct's edges to raw-id parquet; back as gconstruct's features, and as a saved model."""
     rng = np.random.default_rng(0)
     likes = {"who": [f"u{each}" for each in rng.integers(0, 30, 200)], "what": rng.integers(0, 20, 200)}

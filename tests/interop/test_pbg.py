@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from distributed import Client
 import numpy as np
 import pytest
 import torch
+from distributed import Client
 
 from etl import job as etl_job
 from graphmill import config as configuration
@@ -57,9 +57,7 @@ STATIC = {
 ENSEMBLE = {**STATIC, "train": {"ensemble": 2}}
 
 
-def _graph(
-    raw: Mapping[str, Any], root: Path, near_client: Client, num_partitions: int = 1
-) -> Config:
+def _graph(raw: Mapping[str, Any], root: Path, near_client: Client, num_partitions: int = 1) -> Config:
     """Raw triples of a graph that can be learned, through our ETL: neighbours on a ring are linked."""
     rng = np.random.default_rng(0)
     lhs = rng.integers(0, 120, 1500)
@@ -96,9 +94,7 @@ def _same_figures(config: Config, theirs: Mapping[str, float]) -> dict[str, floa
     return ours
 
 
-def test_both_measure_our_ensemble_the_same(
-    tmp_path: Path, near_client: Client, any_python: Path
-) -> None:
+def test_both_measure_our_ensemble_the_same(tmp_path: Path, near_client: Client, any_python: Path) -> None:
     config = _graph(ENSEMBLE, tmp_path / "run", near_client)
     train_job.run(config, near_client)
     found = _same_figures(config, Pbg(any_python, tmp_path / "pbg").evaluate(_all_negs(config)))

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from distributed import Client
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from distributed import Client
 
 from graphmill import config as configuration
 from graphmill.ask.evaluate import evaluate

@@ -49,9 +49,7 @@ class Tree:
         pq.write_table(pa.table({"orig": orig, "new": pa.array(new, pa.int64())}), path, row_group_size=3)
         return path
 
-    def write_embeddings(
-        self, entity_type: str, rows_of_ranks: Sequence[int], *, folder: str = ""
-    ) -> Rows:
+    def write_embeddings(self, entity_type: str, rows_of_ranks: Sequence[int], *, folder: str = "") -> Rows:
         """Random vectors for shuffled ids; what each raw id should get."""
         nids = self.rng.permutation(sum(rows_of_ranks))
         expected: Rows = {}

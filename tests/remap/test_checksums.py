@@ -81,9 +81,7 @@ READERS: dict[str, Callable[[str], Any]] = {
 @pytest.mark.parametrize("reader", READERS)
 @settings(max_examples=5)
 @given(data=st.data())
-def test_damage_names_the_file(
-    embeddings: Path, tmp_path: Path, reader: str, data: st.DataObject
-) -> None:
+def test_damage_names_the_file(embeddings: Path, tmp_path: Path, reader: str, data: st.DataObject) -> None:
     folder = tmp_path / "embeddings"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(embeddings, folder)

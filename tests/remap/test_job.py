@@ -30,9 +30,7 @@ from tests.remap.graph import COUNTS
 
 
 @pytest.mark.parametrize(("as_pbg", "compression"), [(False, "none"), (True, "zstd")])
-def test_every_entity_by_its_raw_id(
-    near_client: Client, output: str, as_pbg: bool, compression: str
-) -> None:
+def test_every_entity_by_its_raw_id(near_client: Client, output: str, as_pbg: bool, compression: str) -> None:
     graph.write_entities(output, as_pbg=as_pbg)
     graph.write_checkpoint(output, version=3)
     config = graph.configured(output, batch_rows=2, compression=compression)
@@ -240,9 +238,7 @@ def test_a_raw_id_that_comes_twice(near_client: Client, output: str, as_pbg: boo
         ({"batchrows": 1}, r"remap\.batchrows: unknown key; did you mean 'batch_rows'"),
     ],
 )  # fmt: skip
-def test_wrong_settings(
-    near_client: Client, output: str, section: dict[str, object], message: str
-) -> None:
+def test_wrong_settings(near_client: Client, output: str, section: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         job.run(graph.configured(output, **section), near_client)
     assert not storage.exists(graph.configured(output).embedding_path)

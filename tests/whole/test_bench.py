@@ -123,9 +123,7 @@ def test_files_of_graphstorm_are_remapped_and_written_again(tmp_path: Path) -> N
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("here")
-def test_a_small_graph_takes_the_billion_s_stages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_small_graph_takes_the_billion_s_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(billion, "NUM_FILES", 5)
     monkeypatch.setattr(billion, "NUM_PARTITIONS", 2)
     report = billion.run(Setting(work=tmp_path, num_workers=1, num_rows=10_000))  # which checks its counts

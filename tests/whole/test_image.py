@@ -99,9 +99,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def test_a_run_is_unprivileged_with_compiled_code_and_no_compiler(
-    image: Image, tmp_path: Path
-) -> None:
+def test_a_run_is_unprivileged_with_compiled_code_and_no_compiler(image: Image, tmp_path: Path) -> None:
     for split, num_edges in (("train", 600), ("valid", 9), ("test", 9)):
         rows = (f"n{at % 60}\tr{at % 3}\tn{at * 7 % 59}\n" for at in range(num_edges))
         (tmp_path / f"{split}.txt").write_text("".join(rows))

@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from distributed import Client
 import h5py
 import numpy as np
 import pytest
 import torch
+from distributed import Client
 
 from etl import job as etl_job
 from graphmill import convert, storage

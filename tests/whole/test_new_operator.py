@@ -5,12 +5,12 @@ import math
 from pathlib import Path
 from typing import Any
 
-from distributed import Client
 import faiss
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from distributed import Client
 
 from etl import job as etl
 from graphmill import config as configuration
@@ -139,9 +139,7 @@ def settings(tmp_path: Path, dynamic: bool) -> Config:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-def test_any_name_goes_everywhere(
-    tmp_path: Path, near_client: Client, cli: Command, dynamic: bool
-) -> None:
+def test_any_name_goes_everywhere(tmp_path: Path, near_client: Client, cli: Command, dynamic: bool) -> None:
     rng = np.random.default_rng(0)
     edges = [
         (f"/m/0{a}", NAMES[a % len(NAMES)], f"/m/0{b}") for a, b in rng.integers(0, 30, (300, 2)).tolist()

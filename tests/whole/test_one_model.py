@@ -150,9 +150,7 @@ def test_the_same_ids_from_other_files_are_the_same(root: Path, graphmill_comman
 
 
 @pytest.mark.slow
-def test_a_command_for_a_run_leaves_no_settings_to_later_ones(
-    root: Path, graphmill_command: Command
-) -> None:
+def test_a_command_for_a_run_leaves_no_settings_to_later_ones(root: Path, graphmill_command: Command) -> None:
     """But those of a model that it trains anew: the run's settings are those of its model."""
     run = root / "run"
 

@@ -72,9 +72,7 @@ def test_evaluate_alone_gives_the_metrics_of_the_run(
     assert json.loads(capfd.readouterr().out) == pytest.approx(run_json(finished_run)["metrics"])
 
 
-def test_a_rerun_does_what_changed(
-    finished_run: Path, triples: Path, tmp_path: Path, forked: Forks
-) -> None:
+def test_a_rerun_does_what_changed(finished_run: Path, triples: Path, tmp_path: Path, forked: Forks) -> None:
     output = copy_of(finished_run, tmp_path / "out")
     first = run_json(output)["stages"]
     again = run(forked, *of_triples(triples, output))
@@ -118,9 +116,7 @@ def run_on_all(forked: Forks, triples: Path, tmp_path: Path, *settings: str) -> 
     return forked("graphmill", "pipeline", "--conf", conf, *sets, has_report=True)
 
 
-def test_without_held_out_edges_no_evaluation_is_made(
-    triples: Path, tmp_path: Path, forked: Forks
-) -> None:
+def test_without_held_out_edges_no_evaluation_is_made(triples: Path, tmp_path: Path, forked: Forks) -> None:
     done = run_on_all(forked, triples, tmp_path)
     assert done.code == 0, done.stderr
     assert "evaluate: left out: there is no folder" in done.stderr
@@ -139,9 +135,7 @@ def test_without_held_out_edges_no_evaluation_is_made(
     assert (files(str(tmp_path / "out")), run_json(tmp_path / "out")) == (before, content)
 
 
-def test_a_configuration_with_buckets_and_no_tables_runs_other_stages(
-    tmp_path: Path, forked: Forks
-) -> None:
+def test_a_configuration_with_buckets_and_no_tables_runs_other_stages(tmp_path: Path, forked: Forks) -> None:
     """PBG's user has imported the edges with PBG, whose files stay as they are."""
     golden = REPOSITORY / "tests" / "data" / "pbg_v1_dyn"
     folder = tmp_path / "pbg"

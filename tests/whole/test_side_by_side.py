@@ -173,8 +173,6 @@ def finished(tmp_path: Path, conf: Path) -> dict[str, bytes]:
     return files_of(tmp_path)
 
 
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "settings", "master", "code"),

@@ -138,9 +138,7 @@ def test_options_of_spark_are_told_what_they_are_called(output: Path) -> None:
         assert "here it is --num-workers" in refused.output
 
 
-def test_a_known_id_folded_in_from_its_edges_lands_near_its_vector(
-    finished_run: Path, triples: Path
-) -> None:
+def test_a_known_id_folded_in_from_its_edges_lands_near_its_vector(finished_run: Path, triples: Path) -> None:
     edges = [line.split("\t") for line in (triples / "train.txt").read_text().splitlines()]
     run = graphmill.open(str(finished_run))
     found = []

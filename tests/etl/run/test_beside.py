@@ -271,9 +271,7 @@ def test_a_table_with_a_log_on_the_command_line(folder: Path, run: Command) -> N
     assert edges_of(configuration.load("config.py")) == [2, 60, 60]
 
 
-def test_wrong_words_are_refused(
-    folder: Path, run: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_words_are_refused(folder: Path, run: Command, capsys: pytest.CaptureFixture[str]) -> None:
     settings_of("fb15k")
     for words, message in (
         ("-l 0 -r 2 --rel-col 1 x.txt", "expected a file for each of edge_paths, which are 3"),

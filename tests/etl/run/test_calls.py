@@ -30,7 +30,6 @@ from etl.steps.translate import TranslatePlan, translate
 from etl.tables.formats import FileRange
 from etl.tables.ranges import grouped
 from graphmill import config as configuration
-from graphmill import storage
 from graphmill.config.sections.etl import EtlConfig
 from tests.etl.graphs import config_of, write_parquet
 from tests.etl.run.test_go_on import figures_of

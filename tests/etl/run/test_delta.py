@@ -232,9 +232,7 @@ def test_a_row_returns_when_its_twin_goes(near_client: Client, tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("drops", "dynamic"), [(False, True), (True, False)])
-def test_rows_take_out_equal_edges(
-    near_client: Client, tmp_path: Path, drops: bool, dynamic: bool
-) -> None:
+def test_rows_take_out_equal_edges(near_client: Client, tmp_path: Path, drops: bool, dynamic: bool) -> None:
     """Edges come back when the rows that took them out go; ids of such rows alone are not indexed."""
     shape = {"drops": drops, "removes": True, "dynamic": dynamic, "splits": True, "chunk_rows": 100}
     rng = np.random.default_rng(1)
@@ -293,9 +291,7 @@ def test_tables_of_entities(near_client: Client, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_moved_tables_are_told(
-    near_client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_moved_tables_are_told(near_client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """All edges would be trained as new ones."""
     write_window(tmp_path, range(2))
     job.run(config_for(tmp_path, 0, "out0", {}, delta=False), near_client)
@@ -364,9 +360,7 @@ def test_where_a_delta_would_not_be_exact(
 
 
 @pytest.mark.parametrize("name", ["train/edges_1_1.h5", "train/origins.json", "test/origins.json"])
-def test_a_damaged_file_is_refused_and_none_is_lost(
-    near_client: Client, two_days: Path, name: str
-) -> None:
+def test_a_damaged_file_is_refused_and_none_is_lost(near_client: Client, two_days: Path, name: str) -> None:
     before = files_under(two_days / "out1")
     path = two_days / "out0/edges" / name
     whole = path.read_bytes()

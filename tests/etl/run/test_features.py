@@ -4,7 +4,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from distributed import Client
@@ -85,9 +84,7 @@ def test_lists_come_back(
 
 
 @pytest.mark.slow
-def test_the_same_bytes_whatever_the_cut(
-    near_client: Client, tmp_path: Path, rng: Generator
-) -> None:
+def test_the_same_bytes_whatever_the_cut(near_client: Client, tmp_path: Path, rng: Generator) -> None:
     rows = [([f"f{n}" for n in rng.integers(0, 50, n % 5)], f"i{n % 70}") for n in range(150)]
     made = []
     tight = {"chunk_rows": 30, "merge_bytes": 500, "index_bytes": 500, "max_opens": 40}

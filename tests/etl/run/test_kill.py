@@ -112,9 +112,7 @@ def without_marker(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: content for name, content in files.items() if name != "_SUCCESS"}
 
 
-def test_the_command_killed_with_its_workers_and_then_a_worker(
-    old: Path, new_output: dict[str, Any]
-) -> None:
+def test_the_command_killed_with_its_workers_and_then_a_worker(old: Path, new_output: dict[str, Any]) -> None:
     """The next run goes on; Dask starts another worker in the place of one that was killed."""
     conf, sign, log = old / "conf.yaml", old / "held", old / "stderr.txt"
     settings = graph_config(old, 1).model_dump(mode="json", exclude_defaults=True)

@@ -134,9 +134,7 @@ def test_files_that_filters_leave_out_are_no_inputs(near_client: Client, tmp_pat
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_snapshot_is_known_by_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_snapshot_is_known_by_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     write, append = WRITERS[kind]
     path = write(tmp_path / "lake")
     with opened_files(monkeypatch) as opened:
@@ -181,9 +179,7 @@ def test_a_plan_survives_as_json(with_deletes: str) -> None:
 
 
 @pytest.mark.parametrize("field", ["uri", "place"])
-def test_a_journal_of_other_files(
-    near_client: Client, tmp_path: Path, with_deletes: str, field: str
-) -> None:
+def test_a_journal_of_other_files(near_client: Client, tmp_path: Path, with_deletes: str, field: str) -> None:
     config = graph(tmp_path / "out", with_deletes, rhs="ev.item")
     stopped_before("index", near_client, config)
     secret = str(tmp_path / "secret.parquet")

@@ -36,9 +36,7 @@ def config_for(root: Path, day: int, pairs: Pairs, top: Any = None, **etl: Any) 
     tight=st.booleans(),
 )
 @settings(max_examples=6)
-def test_old_ids_stay_each_day(
-    near_client: Client, tmp_path: Path, days: list[Pairs], tight: bool
-) -> None:
+def test_old_ids_stay_each_day(near_client: Client, tmp_path: Path, days: list[Pairs], tight: bool) -> None:
     before: dict[tuple[str, int], list[str]] = {}
     for day, pairs in enumerate(days, start=1):
         config = config_for(tmp_path, day, pairs, index_bytes=500 if tight else 1 << 29, min_entity_count=0)

@@ -394,9 +394,7 @@ def test_a_ratings_table_becomes_users_and_films(tmp_path: Path, rng: Generator)
 @pytest.mark.parametrize(
     ("suffix", "delimiter"), [(".csv", ","), (".csv", "\t"), (".tsv", ";"), (".txt", "|"), (".txt", " ")]
 )
-def test_triples_without_a_header(
-    tmp_path: Path, rng: Generator, suffix: str, delimiter: str
-) -> None:
+def test_triples_without_a_header(tmp_path: Path, rng: Generator, suffix: str, delimiter: str) -> None:
     folder = tmp_path / "graph"
     folder.mkdir()
     for split in ("train", "valid", "test"):

@@ -67,9 +67,7 @@ def test_the_rows_of_each_snapshot(table: Table) -> None:
         found_in(table, snapshot="weekly")
 
 
-def test_a_catalog_says_what_counts(
-    tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_catalog_says_what_counts(tmp_path: Path, table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
     (tmp_path / ".pyiceberg.yaml").write_text(
         f"catalog:\n  shop:\n    type: sql\n    uri: sqlite:///{tmp_path}/catalog.db\n"

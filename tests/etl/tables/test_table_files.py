@@ -160,9 +160,7 @@ def test_files_of_writers_at_work_are_left_out_and_listed(tmp_path: Path) -> Non
         found(f"{tmp_path}/none")
 
 
-def test_a_name_with_brackets_that_exists_is_plain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_with_brackets_that_exists_is_plain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "run1/a.csv", "run[1]/b.csv", "run[1]/day[2]/c.csv", "run1/day2/d.csv", "run[1]/e1.csv")
     assert found(f"{tmp_path}/run[1]") == ["b.csv", "c.csv", "e1.csv"]
     assert found(f"{tmp_path}/run[1]/*.csv") == ["b.csv", "e1.csv"]

@@ -354,9 +354,7 @@ def test_a_run_that_saved_nothing(tree: Tree, cli: Cli, caplog: pytest.LogCaptur
     assert not tree.emb.exists()
 
 
-def test_types_of_no_predictions_are_skipped(
-    users: Tree, cli: Cli, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_types_of_no_predictions_are_skipped(users: Tree, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
     users.write_predictions("user", types=["user"])
     flags = users.prediction_arguments("--pred-ntypes", "user", "item", "--pred-etypes", "a,b,c")
     with caplog.at_level(logging.WARNING, logger="graphmill"):

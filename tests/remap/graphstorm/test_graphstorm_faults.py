@@ -310,9 +310,7 @@ def test_a_job_that_has_lost_its_lock_leaves_the_work_of_the_next(
     assert of_next.exists()
 
 
-def test_a_table_that_lost_rows_later(
-    tree: Tree, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_that_lost_rows_later(tree: Tree, refused: Refused, monkeypatch: pytest.MonkeyPatch) -> None:
     write_tree(tree)
     before = tree.inputs()
     real = tables.count_rows
@@ -326,9 +324,7 @@ def test_a_table_that_lost_rows_later(
     assert tree.inputs() == before
 
 
-def test_a_table_that_was_deleted_before_the_job_was_finished(
-    tree: Tree, cli: Cli, refused: Refused
-) -> None:
+def test_a_table_that_was_deleted_before_the_job_was_finished(tree: Tree, cli: Cli, refused: Refused) -> None:
     write_tree(tree)
     before = tree.inputs()
     kill_in_commit(cli, tree.arguments())

@@ -14,8 +14,8 @@ from graphmill.cli import remap
 from remap.graphstorm import commit, job
 from tests.commands import on_cluster
 from tests.forked import Forks, Kill
-from tests.processes import full_disk
 from tests.hadoop.files import upload
+from tests.processes import full_disk
 from tests.remap.saved import Cli, Refused, Rows, Tree, save, snapshot
 from tests.workers import workers
 
@@ -51,9 +51,7 @@ def check_next_run(tree: Tree, cli: Cli, expected: Rows) -> None:
 
 
 @pytest.mark.parametrize("number", [0, 2, 9])
-def test_killed_while_writing(
-    tree: Tree, cli: Cli, expected: Rows, forked: Forks, number: int
-) -> None:
+def test_killed_while_writing(tree: Tree, cli: Cli, expected: Rows, forked: Forks, number: int) -> None:
     before = tree.inputs()
     kill = Kill(number, "embed-*.parquet", is_after=True)
     ended = forked("graphmill", "remap", *words(tree), kill=kill)
@@ -63,9 +61,7 @@ def test_killed_while_writing(
     check_next_run(tree, cli, expected)
 
 
-def test_a_killed_worker(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, expected: Rows, capsys: Any
-) -> None:
+def test_a_killed_worker(tree: Tree, monkeypatch: pytest.MonkeyPatch, expected: Rows, capsys: Any) -> None:
     """One death is made good; after a hundred the input is as it was."""
     monkeypatch.setattr(job, "write_table", write_or_die)
     (tree.root / "deaths").write_bytes(bytes(1))
@@ -82,9 +78,7 @@ def test_a_killed_worker(
         assert (tree.inputs(), tree.tables()) == (before, tables)
 
 
-def test_disk_full(
-    tree: Tree, cli: Cli, expected: Rows, refused: Refused
-) -> None:
+def test_disk_full(tree: Tree, cli: Cli, expected: Rows, refused: Refused) -> None:
     before = snapshot(tree.emb)
     with full_disk(900):  # less than one table takes
         refused("File too large", *words(tree), code=1)
