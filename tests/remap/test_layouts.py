@@ -211,7 +211,7 @@ def test_flags_that_do_not_go_together(output: str, refused: Refused) -> None:
         (checkpoint, "--entity-path: missing"),
         ([*checkpoint, *entities, "--preserve-input", "true"], "only together with --node-emb-dir"),
         ([*checkpoint, "--node-emb-dir", "emb"], "cannot be used with GraphStorm's flags"),
-        (["--node-emb-dir", "emb", "--dry-run"], "--dry-run, --set (but of cluster)"),
+        (["--node-emb-dir", "emb", "--dry-run"], r"--dry-run, --set \(but of cluster\)"),
         ([*checkpoint, *entities, "--column-names", "id,type"], "expected three different names"),
         ([*checkpoint, *entities, "--column-names", "embedding,"], "expected three different names"),
     ):
