@@ -96,6 +96,26 @@ class Oracle:
             return factor * (stacked - pos + self.config.margin).clamp_min(0).sum()
         return torch.nn.functional.softplus(-pos) + torch.nn.functional.softplus(stacked).mean()
 
+    def asked(self, edges: NewEdges, row: int, vector: Any) -> tuple[Any, list[Any]]:
+        """Score an edge's known end, and the other entities of the sample."""
+        relation, side = int(edges.relation_E[row]), (Side.LHS, Side.RHS)[int(edges.is_rhs_E[row])]
+        sample = self.model.samples[self.world.types(relation)[side.other]]
+        known = torch.from_numpy(edges.known_ED[row]).double()
+        negs = [
+            self.score(relation, side.other, vector, each.double())
+            for number, each in zip(sample.numbers.tolist(), sample.vectors_MD, strict=True)
+            if number != edges.known_E[row]
+        ]
+        return self.score(relation, side.other, vector, known), negs
+
+    def confidence(self, edges: NewEdges, vector: Any, margin: float) -> float:
+        evidence = 0.0
+        for row in range(len(edges.id_E)):
+            pos, negs = self.asked(edges, row, vector)
+            beaten = sum(float(neg < pos + margin) for neg in negs) / len(negs)
+            evidence += max(0.0, 2 * beaten - 1)
+        return evidence / (evidence + 5)
+
     def objective(self, edges: NewEdges, mean: Any, spread: Any, vector: Any) -> Any:
         strength = self.model.options.prior_strength
         total = strength / 2 * ((vector - mean) / spread).square().sum()
@@ -104,15 +124,11 @@ class Oracle:
             known = torch.from_numpy(edges.known_ED[row]).double()
             types, weight = self.world.types(relation), float(edges.weight_E[row])
             sample = self.model.samples[types[side.other]]
-            negs = [
-                self.score(relation, side.other, vector, each.double())
-                for number, each in zip(sample.numbers.tolist(), sample.vectors_MD, strict=True)
-                if number != edges.known_E[row]
-            ]
+            pos, negs = self.asked(edges, row, vector)
             # a masked entity of the sample stands for nothing, and is counted
             negs += [torch.tensor(MASKED, dtype=torch.float64)] * (len(sample.numbers) - len(negs))
             num = self.model.num_negatives(relation, side.other)
-            total += weight * self.loss(self.score(relation, side.other, vector, known), negs, num)
+            total += weight * self.loss(pos, negs, num)
             own = self.model.samples[types[side]].vectors_MD
             negs = [self.score(relation, side, known, each.double()) for each in own]
             num = self.model.num_negatives(relation, side)
@@ -258,6 +274,22 @@ def test_solutions_beat_their_priors(tmp_path: Path, kind: str, comparator: str,
     assert np.array_equal(solution.vectors_BD[~has_edges_B], objective.mean_BD.numpy()[~has_edges_B])
     assert (solution.confidence_B[~has_edges_B] == 0).all()
     assert ((solution.confidence_B >= 0) & (solution.confidence_B < 1)).all()
+
+
+def test_confidence_counts_the_edges_that_beat_chance(worlds: Worlds, rng: Generator) -> None:
+    world, model = worlds["dynamic"]
+    edges = random_edges(world, rng, SMALL.ids)
+    solution = Solver(model, "user", SMALL).solve(edges, SMALL.ids)
+    vectors_BD = torch.from_numpy(solution.vectors_BD).double()
+    of_ids = [edges.take(np.flatnonzero(edges.id_E == number)) for number in range(SMALL.ids)]
+    least, most = (  # the sample has ties
+        [Oracle(world, model).confidence(*own, margin) for own in zip(of_ids, vectors_BD, strict=True)]
+        for margin in (-1e-4, 1e-4)
+    )
+    assert len(set(least)) > 5
+    assert np.mean(np.equal(least, most)) > 0.5
+    assert (solution.confidence_B > np.array(least) - 1e-6).all()
+    assert (solution.confidence_B < np.array(most) + 1e-6).all()
 
 
 def test_max_norm_holds(tmp_path: Path, rng: Generator) -> None:
