@@ -1,6 +1,7 @@
 """Remap on a real cluster: every entity under its raw id, and nothing at all when something does not fit."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -295,3 +296,26 @@ def test_a_full_disk_leaves_the_earlier_tables(near_client: Client, output: str)
     job.run(config, near_client)
     assert graph.read_rows(config.embedding_path) == graph.expected_rows(counts, version=2)
     assert [path.name for path in Path(output).iterdir() if path.name.startswith(".")] == []
+
+
+@pytest.mark.parametrize(
+    ("output_format", "counter", "found"),
+    [("parquet", "remapped.shape_of", (2, 4)), ("csv", "count_rows", 2)],
+)
+def test_a_table_that_lost_rows(
+    near_client: Client,
+    output: str,
+    monkeypatch: pytest.MonkeyPatch,
+    output_format: str,
+    counter: str,
+    found: object,
+) -> None:
+    """Rows are counted after they are written; the earlier tables stay."""
+    config = graph.configured(output, output_format=output_format)
+    job.run(config, near_client)
+    before = graph.snapshot(config.embedding_path)
+    graph.write_checkpoint(output, version=2)
+    monkeypatch.setattr(f"remap.job.{counter}", lambda *_: found)
+    with pytest.raises(FormatError, match=rf"expected .* as written, found {re.escape(str(found))}"):
+        job.run(config, near_client)
+    assert graph.snapshot(config.embedding_path) == before
