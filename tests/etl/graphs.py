@@ -20,6 +20,7 @@ from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.formats import edge_buckets, entity_counts, entity_index
 from graphmill.formats.edge_buckets.files import EDGES, bucket_uri
 from graphmill.vocab import Bucket, Side
+from tests.contents import contents
 
 Index = dict[tuple[str, int], list[str]]
 
@@ -146,10 +147,7 @@ def all_edges(config: Config, split: str = "train") -> Counter[RawEdge]:
 
 def files_under(folder: Path | str) -> dict[str, bytes]:
     """Relative path -> content of all files, hidden ones too; see `same_bytes`."""
-    root = Path(folder)
-    return same_bytes(
-        {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
-    )
+    return same_bytes(contents(folder))
 
 
 def as_anew(files: Mapping[str, bytes]) -> dict[str, bytes]:

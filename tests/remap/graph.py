@@ -110,9 +110,3 @@ def read_rows(embedding_path: str | Path) -> dict[tuple[str, str], list[float]]:
             assert path.parent.name == key[0]
             found[key] = vector
     return found
-
-
-def snapshot(folder: str | Path) -> dict[str, bytes]:
-    """Every file under `folder` with its bytes, hidden ones included."""
-    root = Path(folder)
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}

@@ -11,9 +11,9 @@ import pyarrow.parquet as pq
 import torch
 
 from tests.commands import Command as Cli
-from tests.remap.graph import snapshot
+from tests.contents import contents
 
-__all__ = ["Cli", "save", "snapshot"]
+__all__ = ["Cli", "save"]
 
 Refused = Callable[..., None]
 Rows = dict[str, list[float]]  # vectors by raw id
@@ -109,11 +109,11 @@ class Tree:
 
     def inputs(self) -> dict[str, bytes]:
         """Every .pt file with its bytes."""
-        return {name: content for name, content in snapshot(self.root).items() if name.endswith(".pt")}
+        return {name: content for name, content in contents(self.root).items() if name.endswith(".pt")}
 
     def tables(self) -> list[str]:
         """Every table, hidden and unfinished ones included."""
-        names = snapshot(self.root)
+        names = contents(self.root)
         return sorted(
             n for n in names if not n.startswith("raw_id_mappings") and n.endswith((".parquet", ".csv"))
         )

@@ -11,12 +11,12 @@ import pytest
 from graphmill import storage
 from graphmill.cli import main
 from tests.commands import Command, on_cluster
+from tests.contents import contents
 from tests.etl.graphs import write_parquet
 from tests.finished import copy_of
 from tests.forked import Forks, Kill
 from tests.graphmill.ask.predict.world import write_world
 from tests.hadoop.files import files_at, upload
-from tests.remap.graph import snapshot
 
 # Each with options with which it writes something else; {root} is the fixture.
 COMMANDS = {
@@ -171,7 +171,7 @@ def test_folders_of_others_are_not_replaced(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     (tmp_path / "spark/_SUCCESS").touch()
-    before = snapshot(tmp_path), snapshot(root / "run/checkpoint")
+    before = contents(tmp_path), contents(root / "run/checkpoint")
     wrong = {
         tmp_path / "mine": "thesis.tex, and is replaced as a whole",
         tmp_path / "table": "holds files, and no _",
@@ -182,7 +182,7 @@ def test_folders_of_others_are_not_replaced(
     for out, message in wrong.items():
         assert graphmill_command(*words(command, root, out)) == 2
         assert message in capsys.readouterr().err
-    assert (snapshot(tmp_path), snapshot(root / "run/checkpoint")) == before
+    assert (contents(tmp_path), contents(root / "run/checkpoint")) == before
 
 
 HALF = "--precision float16"
@@ -296,7 +296,7 @@ WRONG = {
 @pytest.fixture(scope="module")
 def before(root: Path) -> dict[str, bytes]:
     """All files of the folder."""
-    return snapshot(root)
+    return contents(root)
 
 
 @pytest.mark.parametrize(("command", "wrong"), [(name, each) for name in WRONG for each in WRONG[name]])
@@ -306,4 +306,4 @@ def test_wrong_questions(
     words = WITH_WRONG[command].replace("WRONG", wrong).format(root=root).split()
     assert graphmill_command(*words) == 2
     assert WRONG[command][wrong] in " ".join(capsys.readouterr().err.replace("│", " ").split())
-    assert snapshot(root) == before
+    assert contents(root) == before

@@ -25,6 +25,7 @@ from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.entity_index import Manifest
 from remap import job
 from tests import DATA
+from tests.contents import contents
 from tests.processes import full_disk
 from tests.remap import graph
 from tests.remap.graph import COUNTS
@@ -37,7 +38,7 @@ def test_every_entity_by_its_raw_id(near_client: Client, output: str, as_pbg: bo
     config = graph.configured(output, batch_rows=2, compression=compression)
     figures = job.run(config, near_client)
     assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=3)
-    assert sorted(graph.snapshot(config.embedding_path)) == [
+    assert sorted(contents(config.embedding_path)) == [
         "_checksums.xxh128",
         "item/part-00000.parquet",
         *(f"user/part-{partition:05d}.parquet" for partition in range(3)),
@@ -189,11 +190,11 @@ def test_what_does_not_fit_changes_nothing(near_client: Client, output: str, nam
     graph.write_checkpoint(output, version=2)
     damage, message = DAMAGE[name]
     damage(config)
-    before = graph.snapshot(config.embedding_path)
+    before = contents(config.embedding_path)
     with pytest.raises(GraphMillError, match=message) as raised:
         job.run(config, near_client)
     assert raised.value.exit_code == 2
-    assert graph.snapshot(config.embedding_path) == before
+    assert contents(config.embedding_path) == before
 
 
 @pytest.mark.parametrize("as_pbg", [False, True])
@@ -288,11 +289,11 @@ def test_a_full_disk_leaves_the_earlier_tables(near_client: Client, output: str)
     graph.write_entities(output, counts)
     graph.write_checkpoint(output, counts)
     job.run(config, near_client)
-    before = graph.snapshot(config.embedding_path)
+    before = contents(config.embedding_path)
     graph.write_checkpoint(output, counts, version=2)
     with full_disk(60_000), pytest.raises(StorageError, match=r"/part-.*: cannot write: .*File too large"):
         job.run(config, near_client)
-    assert graph.snapshot(config.embedding_path) == before
+    assert contents(config.embedding_path) == before
     job.run(config, near_client)
     assert graph.read_rows(config.embedding_path) == graph.expected_rows(counts, version=2)
     assert [path.name for path in Path(output).iterdir() if path.name.startswith(".")] == []
@@ -313,9 +314,9 @@ def test_a_table_that_lost_rows(
     """Rows are counted after they are written; the earlier tables stay."""
     config = graph.configured(output, output_format=output_format)
     job.run(config, near_client)
-    before = graph.snapshot(config.embedding_path)
+    before = contents(config.embedding_path)
     graph.write_checkpoint(output, version=2)
     monkeypatch.setattr(f"remap.job.{counter}", lambda *_: found)
     with pytest.raises(FormatError, match=rf"expected .* as written, found {re.escape(str(found))}"):
         job.run(config, near_client)
-    assert graph.snapshot(config.embedding_path) == before
+    assert contents(config.embedding_path) == before

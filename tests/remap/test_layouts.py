@@ -20,12 +20,13 @@ from graphmill import convert
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from remap import job, tables
+from tests.contents import contents
 from tests.remap import graph
 from tests.remap.saved import Cli, Refused
 
 
 def files(config: Config) -> list[str]:
-    return sorted(name for name in graph.snapshot(config.embedding_path) if not name.startswith("_"))
+    return sorted(name for name in contents(config.embedding_path) if not name.startswith("_"))
 
 
 def test_lists_other_names_and_cut_files(near_client: Client, output: str) -> None:
@@ -169,10 +170,10 @@ def test_a_checkpoint_alone_leaves_the_configuration_of_its_run(output: str, cli
 
 def test_rank_0_does_the_work_of_all(output: str, cli: Cli) -> None:
     flags = graph.flags(output)
-    before = graph.snapshot(output)
+    before = contents(output)
     assert cli(*flags, "--rank", 1, "--world-size", 2) == 0
     assert cli(*flags, "--rank", 2, "--world-size", 2) == ConfigError.exit_code
-    assert graph.snapshot(output) == before
+    assert contents(output) == before
     assert cli(*flags, "--rank", 0, "--world-size", 2) == 0
     assert graph.read_rows(f"{output}/checkpoint/embeddings") == graph.expected_rows()
 

@@ -179,12 +179,6 @@ def assert_checksums(checkpoint_path: str) -> None:
         assert xxhash.xxh3_128_hexdigest(content) == checksum, name
 
 
-def contents(folder) -> dict[str, bytes]:
-    """All files under a folder, hidden ones included."""
-    path = Path(storage.local_path(str(folder)))
-    return {str(f.relative_to(path)): f.read_bytes() for f in sorted(path.rglob("*")) if f.is_file()}
-
-
 def write_bare_checkpoint(path: Path, version: int, rows) -> None:
     """A checkpoint without optimizer, model or configuration, as PBG takes it: rows by type and partition."""
     path.mkdir()

@@ -18,7 +18,7 @@ from graphmill.checkpoints import pbg
 from graphmill.config.partitions import all_keys
 from graphmill.run.lock import NO_CLAIM
 from graphmill.storage import fs
-from tests.train.graphs import contents
+from tests.contents import contents
 from tests.workers import apart
 from train import job
 from train.edges.schedule import is_delta

@@ -17,7 +17,7 @@ from graphmill.config import from_mapping
 from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from tests import DATA
 from tests.commands import on_cluster
-from tests.etl.graphs import same_bytes
+from tests.etl.graphs import files_under
 from tests.train.graphs import random_edges, write_bare_checkpoint, write_graph
 from tests.workers import forking
 from train.pbg_api import (
@@ -406,21 +406,17 @@ def test_text_is_imported_beside_the_files_of_the_user(tmp_path, base, imports):
     inputs = [data / "train.txt", data / "test.txt"]
     given = (config.entities, config.relations, config.entity_path, config.edge_paths, inputs)
     convert_input_data(*given, 0, 2, 1)
-    written = contents(data)
+    written = files_under(data)
     assert {"train.txt", "test.txt", "entity_count_e_0.txt"} <= {Path(path).name for path in written}
     assert not (tmp_path / "data.importing").exists()
     assert imported_edges(data, config, "train_out") == {tuple(line.split()) for line in lines[:40]}
     convert_input_data(*given, TSVEdgelistReader(0, 2, 1))
-    assert contents(data) == written
+    assert files_under(data) == written
     train(evolve(config, edge_paths=config.edge_paths[:1]))
     assert do_eval(evolve(config, edge_paths=config.edge_paths[1:]))["count"] == 20
     (data / "train_out" / "edges_0_0.h5").unlink()  # as after a kill: the import is done again
     convert_input_data(*given, 0, 2, 1)
-    assert contents(data) == written
-
-
-def contents(folder):
-    return same_bytes({str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()})
+    assert files_under(data) == written
 
 
 def imported_edges(data, config, folder):

@@ -24,9 +24,9 @@ from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import FormatError
 from graphmill.formats import entity_index
 from remap import job as remap_job
+from tests.contents import contents
 from tests.etl.graphs import config_of, write_parquet
 from tests.finished import copy_of
-from tests.remap.graph import snapshot
 from tests.train.graphs import USUAL
 from train import job as train_job
 
@@ -141,7 +141,7 @@ def test_xxhsum_compares_them(finished: Path) -> None:
 
 def committed(root: Path) -> dict[str, bytes]:
     """What others read: embeddings, and the version that counts."""
-    found = {name: each for name, each in snapshot(root).items() if name.startswith("embeddings/")}
+    found = {name: each for name, each in contents(root).items() if name.startswith("embeddings/")}
     version = (root / "checkpoint/checkpoint_version.txt").read_bytes()
     return found | {"version": version}
 

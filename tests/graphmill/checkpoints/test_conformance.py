@@ -21,9 +21,9 @@ from graphmill.errors import FormatError
 from graphmill.formats import entity_counts
 from tests import DATA
 from tests.commands import code_of
+from tests.contents import contents
 from tests.graphmill.checkpoints import samples
 from tests.graphmill.checkpoints.samples import sample
-from tests.remap.graph import snapshot
 
 # Rows of GraphStorm's models include global embeddings: test_graphstorm_model.py.
 FORMATS = [each for each in checkpoints.FORMATS if each != "graphstorm-model"]
@@ -50,7 +50,7 @@ def test_same_content_same_bytes(tmp_path: Path) -> None:
         for target_format in FORMATS:
             samples.WRITERS[target_format](sample(), str(tmp_path / name / target_format))
         time.sleep(1.1)  # HDF5 stamps whole seconds where it stamps
-    first, second = (snapshot(tmp_path / name) for name in ("a", "b"))
+    first, second = (contents(tmp_path / name) for name in ("a", "b"))
     assert first == second
 
 

@@ -14,6 +14,7 @@ from graphmill.errors import ConfigError, LockedError, StorageError
 from graphmill.run.lock import NO_CLAIM
 from graphmill.run.work import Work, make_result
 from graphmill.storage import Checksums
+from tests.contents import contents
 from tests.forked import Forks, Kill
 
 NUM_PARTS = 2
@@ -40,10 +41,6 @@ def toy() -> None:
 
         figures = make_result("toy", to, "_toy.json", {"toy": text}, make, NO_CLAIM)
     assert figures == {"text": text}
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.slow

@@ -21,7 +21,8 @@ from graphmill.ask import ids as strings
 from graphmill.errors import FormatError
 from remap.graphstorm import id_map
 from tests import DATA
-from tests.remap.saved import Cli, Refused, Tree, raw_id, save, snapshot
+from tests.contents import contents
+from tests.remap.saved import Cli, Refused, Tree, raw_id, save
 
 
 @pytest.fixture
@@ -51,11 +52,11 @@ def test_golden_embeddings(golden: Path, cli: Cli) -> None:
 
 @pytest.mark.parametrize("kind", ["pred_node", "pred_edge"])
 def test_golden_predictions(golden: Path, tmp_path: Path, cli: Cli, kind: str) -> None:
-    before = snapshot(golden / kind)
+    before = contents(golden / kind)
     arguments = ["--node-id-mapping", golden / "raw_id_mappings", "--prediction-dir", golden / kind]
     assert cli(*arguments, "--output-dir", tmp_path / "out", "--preserve-input", "True") == 0
     check_tables(tmp_path / "out", golden / "output" / kind)
-    assert snapshot(golden / kind) == before
+    assert contents(golden / kind) == before
 
 
 def test_both_at_once_and_types_by_flags(golden: Path, cli: Cli) -> None:
@@ -216,9 +217,9 @@ def test_the_launchers_yaml(tree: Tree, cli: Cli) -> None:
 
 def test_ranks(tree: Tree, cli: Cli) -> None:
     expected = tree.write_users([2, 2])
-    before = snapshot(tree.root)
+    before = contents(tree.root)
     assert cli(*tree.arguments("--rank", 1, "--world-size", 2)) == 0  # rank 0 does it all
-    assert snapshot(tree.root) == before
+    assert contents(tree.root) == before
     assert cli(*tree.arguments("--rank", 0, "--world-size", 2)) == 0
     assert tree.embeddings() == expected
     tree.write_embeddings("user", [2, 2])

@@ -24,7 +24,8 @@ from graphmill.run import lock
 from remap import tables
 from remap.graphstorm import commit, job
 from remap.graphstorm.unique_ids import Ids, first_repeated
-from tests.remap.saved import Cli, Refused, Tree, save, snapshot
+from tests.contents import contents
+from tests.remap.saved import Cli, Refused, Tree, save
 
 
 class Hostile:
@@ -127,20 +128,20 @@ def test_nothing_is_lost(tree: Tree, refused: Refused, fault: str) -> None:
     write_tree(tree)
     do_damage, message = FAULTS[fault]
     do_damage(tree)
-    before = snapshot(tree.root)
+    before = contents(tree.root)
     refused(f"^error: .*{message}", *tree.arguments())
-    assert snapshot(tree.root) == before
+    assert contents(tree.root) == before
     assert not Path("/tmp/graphmill-was-fooled").exists()
 
 
 def test_rows_of_some_ids_alone(tree: Tree, cli: Cli, caplog: pytest.LogCaptureFixture) -> None:
     expected = tree.write_users([4, 4], 12, 3)
-    given = {name: content for name, content in snapshot(tree.root).items() if name.endswith(".pt")}
+    given = {name: content for name, content in contents(tree.root).items() if name.endswith(".pt")}
     assert cli(*tree.arguments("--preserve-input", "false")) == 0
     assert tree.embeddings() == expected
     assert "rows of 8 ids; the map of 'user' has 12, and the others get none" in caplog.text
     assert "the input is kept" in caplog.text
-    assert given.items() <= snapshot(tree.root).items()
+    assert given.items() <= contents(tree.root).items()
 
 
 @pytest.mark.parametrize("share", [1, 3, 100])
@@ -165,9 +166,9 @@ def test_predictions_that_do_not_fit(tree: Tree, refused: Refused) -> None:
     ):
         for stem, values in files.items():
             save(tree.pred / flags[1].replace(",", "_") / f"{stem}-00000.pt", torch.tensor(values))
-        before = snapshot(tree.root)
+        before = contents(tree.root)
         refused(rf"{stem}-00000\.pt: {message}", *tree.prediction_arguments(*flags))
-        assert snapshot(tree.root) == before
+        assert contents(tree.root) == before
 
 
 @pytest.mark.parametrize(
@@ -190,9 +191,9 @@ def test_predictions_that_do_not_fit(tree: Tree, refused: Refused) -> None:
 )
 def test_flags_that_are_wrong(tree: Tree, refused: Refused, arguments: list[str], message: str) -> None:
     write_tree(tree)
-    before = snapshot(tree.root)
+    before = contents(tree.root)
     refused(message, *tree.arguments(*arguments))
-    assert snapshot(tree.root) == before
+    assert contents(tree.root) == before
 
 
 def test_no_folder_at_all(tree: Tree, refused: Refused) -> None:
@@ -343,9 +344,9 @@ def check_journal(tree: Tree, refused: Refused, text: str, message: str) -> None
     journal = tree.emb / commit.WORK / commit.JOURNAL
     journal.parent.mkdir(exist_ok=True)
     journal.write_text(text)
-    before = snapshot(tree.root)
+    before = contents(tree.root)
     refused(message, *tree.arguments())
-    assert snapshot(tree.root) == before
+    assert contents(tree.root) == before
 
 
 NOTHING: dict[str, Any] = {"moves": [], "replaced": [], "inputs": [], "figures": {}}

@@ -13,10 +13,11 @@ from graphmill import storage
 from graphmill.cli import remap
 from remap.graphstorm import commit, job
 from tests.commands import on_cluster
+from tests.contents import contents
 from tests.forked import Forks, Kill
 from tests.hadoop.files import upload
 from tests.processes import full_disk
-from tests.remap.saved import Cli, Refused, Rows, Tree, save, snapshot
+from tests.remap.saved import Cli, Refused, Rows, Tree, save
 from tests.workers import workers
 
 pytestmark = pytest.mark.slow
@@ -79,10 +80,10 @@ def test_a_killed_worker(tree: Tree, monkeypatch: pytest.MonkeyPatch, expected: 
 
 
 def test_disk_full(tree: Tree, cli: Cli, expected: Rows, refused: Refused) -> None:
-    before = snapshot(tree.emb)
+    before = contents(tree.emb)
     with full_disk(900):  # less than one table takes
         refused("File too large", *words(tree), code=1)
-    assert snapshot(tree.emb) == before
+    assert contents(tree.emb) == before
     check_next_run(tree, cli, expected)
 
 

@@ -16,9 +16,9 @@ from graphmill import storage
 from graphmill.checkpoints import pbg
 from graphmill.config.partitions import all_keys
 from graphmill.errors import ClusterError, TrainingError
+from tests.contents import contents
 from tests.train.graphs import (
     assert_checksums,
-    contents,
     differing,
     embeddings,
     make_config,

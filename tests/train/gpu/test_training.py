@@ -12,8 +12,8 @@ from graphmill.cluster.connecting import connect
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 from graphmill.gpu.device import device_of
+from tests.contents import contents
 from tests.train.graphs import (
-    contents,
     embeddings,
     make_config,
     node_graph,

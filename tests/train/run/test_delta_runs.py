@@ -11,9 +11,10 @@ from etl import job as etl_job
 from graphmill import storage
 from graphmill.checkpoints import pbg
 from graphmill.errors import NotFoundError
+from tests.contents import contents
 from tests.logged import messages_of
 from tests.train.deltas import RELATIONS, TwoDays, check_still
-from tests.train.graphs import contents, differing, saved
+from tests.train.graphs import differing, saved
 from tests.train.kill_driver import kill_anywhere
 from train import job
 from train.edges.schedule import why_whole

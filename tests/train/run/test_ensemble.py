@@ -20,10 +20,10 @@ from graphmill.config import from_mapping
 from graphmill.errors import ConfigError, FormatError
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
+from tests.contents import contents
 from tests.train.graphs import (
     assert_checksums,
     changed,
-    contents,
     embeddings,
     make_config,
     node_graph,

@@ -13,7 +13,8 @@ from graphmill import config as configuration
 from graphmill import storage
 from graphmill.cli import exit_codes
 from graphmill.errors import ConfigError, FormatError
-from tests.train.graphs import contents, node_graph, random_triples, write_graph
+from tests.contents import contents
+from tests.train.graphs import node_graph, random_triples, write_graph
 from train import job
 
 

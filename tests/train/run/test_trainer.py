@@ -17,9 +17,9 @@ from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets import Edges
 from graphmill.vocab import Bucket
 from tests import DATA
+from tests.contents import contents
 from tests.train.graphs import (
     changed,
-    contents,
     differing,
     embeddings,
     make_config,

@@ -8,10 +8,10 @@ import pytest
 from graphmill.ask.evaluate import evaluate
 from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError
+from tests.contents import contents
 from tests.train.graphs import (
     assert_checksums,
     changed,
-    contents,
     embeddings,
     node_graph,
     random_triples,

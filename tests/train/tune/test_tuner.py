@@ -16,7 +16,8 @@ from graphmill.errors import ConfigError, LockedError
 from graphmill.run.lock import NO_CLAIM
 from graphmill.run.output_checks import check_outputs
 from tests.commands import on_cluster
-from tests.train.graphs import contents, make_config, write_graph
+from tests.contents import contents
+from tests.train.graphs import make_config, write_graph
 from train.tune.tuner import Tuner
 
 CONFIGURATION = """\

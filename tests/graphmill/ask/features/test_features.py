@@ -20,9 +20,9 @@ from graphmill.ask.features import job
 from graphmill.ask.features.settings import FeaturesOptions
 from graphmill.formats import remapped
 from tests.commands import Command
+from tests.contents import contents
 from tests.graphmill.ask.fold_in.test_fold_in import write_edges
 from tests.graphmill.ask.predict.world import DIMENSION, World, write_world
-from tests.remap.graph import snapshot
 
 
 def orders(world: World, rng: Generator, num: int = 200) -> pa.Table:
@@ -93,7 +93,7 @@ def test_like_a_left_join(
     }
 
     def written() -> dict[str, bytes]:
-        return {name: each for name, each in snapshot(tmp_path / "out").items() if "_features" not in name}
+        return {name: each for name, each in contents(tmp_path / "out").items() if "_features" not in name}
 
     before = written()
     assert features(*ask) == 0  # replaces the first, with the same bytes

@@ -18,8 +18,8 @@ from graphmill.ask.neighbors import neighbors
 from graphmill.errors import BadInputError
 from graphmill.formats import remapped
 from tests.commands import Command
+from tests.contents import contents
 from tests.graphmill.ask.predict.world import World, tables_of, write_world
-from tests.remap.graph import snapshot
 
 NUM_NEW = 40
 
@@ -64,9 +64,9 @@ def read_all(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
 def test_new_ids_get_vectors(
     tmp_path: Path, world: World, fold_in: Command, rows: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = snapshot(tmp_path / "run")
+    before = contents(tmp_path / "run")
     assert fold_in("--edges", tmp_path / "new.parquet") == 0
-    assert snapshot(tmp_path / "run") == before
+    assert contents(tmp_path / "run") == before
     known = {*world.by_id("user"), *world.by_id("item")}
     ends = {("user", lhs) for lhs, *_ in rows}
     ends |= {("item" if relation == "likes" else "user", rhs) for _, relation, rhs in rows}

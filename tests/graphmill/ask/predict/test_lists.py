@@ -26,9 +26,9 @@ from graphmill.run import work
 from graphmill.run.results import notes_of
 from graphmill.vocab import Side
 from tests.commands import Command
+from tests.contents import contents
 from tests.graphmill.ask.predict.world import World, asked, assert_equal, read_answers, write_world
 from tests.pairs import pairs
-from tests.remap.graph import snapshot
 
 pytest.importorskip("faiss", reason="pip install 'graphmill[neighbors]'")
 COUNTS = {"user": [70, 0, 80], "item": [5000, 10, 700]}
@@ -177,13 +177,13 @@ def test_an_index_is_used_again(tmp_path: Path, predict: Command, caplog: Any) -
     caplog.set_level("INFO")
     ask = ["--cosine", "--type", "item", "--approximate", "--index", tmp_path / "index"]
     assert predict(*ask, "--k", 3, to="one") == 0
-    before = snapshot(tmp_path / "index")
+    before = contents(tmp_path / "index")
     assert predict(*ask, "--k", 5, to="two") == 0
     assert "are used again" in caplog.text
-    assert snapshot(tmp_path / "index") == before
+    assert contents(tmp_path / "index") == before
     ask[2] = "user"
     assert predict(*ask, "--k", 5, to="three") == 0  # lists of something else: made anew
-    assert snapshot(tmp_path / "index") != before
+    assert contents(tmp_path / "index") != before
     assert """index are of something else (type: "item" -> "user"), and are made anew""" in caplog.text
 
 
