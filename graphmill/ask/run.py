@@ -55,17 +55,15 @@ class TrainedRun:
     digests: tuple[str | None, str | None] | None = None
 
     @classmethod
-    def committed(cls, config: Config, purpose: str, version: int | None = None) -> Self:
-        """Find a version of PBG's format, the committed one if None, whether its training has ended or not.
-
-        The message of an error names the `purpose`.
-        """
+    def to_evaluate(cls, config: Config, version: int | None) -> Self:
+        """Find a version of PBG's format, by default the committed one, though its training goes on."""
         path = config.checkpoint_path
         check_entities(path, config.entity_path)
-        number = version or pbg.read_version(path)
-        if not number:
-            raise NotFoundError(f"{path}: there is no checkpoint to {purpose}; train first")
-        return cls(config, *find_version(path, number, "evaluate.checkpoint_version"))
+        if version:
+            return cls(config, *find_version(path, version, "evaluate.checkpoint_version"))
+        if not (committed := pbg.read_version(path)):
+            raise NotFoundError(f"{path}: there is no checkpoint to evaluate; train first")
+        return cls(config, path, committed)
 
     @classmethod
     def with_ids(cls, config: Config, version: int | None = None, *, allow_non_finite: bool = False) -> Self:

@@ -101,6 +101,19 @@ def test_both_measure_our_ensemble_the_same(tmp_path: Path, near_client: Client,
     assert found["mrr"] > 2 * 0.045  # of 120 entities at random: H(120) / 120
 
 
+def _train_in_turn(
+    config: Config, theirs: Pbg, client: Client, num_epochs: int, *, is_theirs: bool
+) -> Config:
+    """Train up to so many epochs, one version each, by PBG or by ours; return the configuration of that."""
+    config = config.model_copy(update={"num_epochs": num_epochs})
+    if is_theirs:
+        theirs.train(config.pbg())
+    else:
+        train_job.run(config, client)
+    assert pbg.read_version(config.checkpoint_path) == num_epochs
+    return config
+
+
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
 def test_both_resume_each_other_s_training_and_measure_the_same(
     tmp_path: Path, near_client: Client, any_python: Path, raw: dict[str, Any]
@@ -110,12 +123,7 @@ def test_both_resume_each_other_s_training_and_measure_the_same(
     theirs = Pbg(any_python, tmp_path / "pbg")
     mrr, sums = [], []
     for num_epochs in (2, 4, 6):
-        config = config.model_copy(update={"num_epochs": num_epochs})
-        if num_epochs == 4:
-            theirs.train(config.pbg())
-        else:
-            train_job.run(config, near_client)
-        assert pbg.read_version(config.checkpoint_path) == num_epochs
+        config = _train_in_turn(config, theirs, near_client, num_epochs, is_theirs=num_epochs == 4)
         _, state = pbg.read_embeddings(config.checkpoint_path, "user", 0, num_epochs)
         sums.append(state["state"][0]["sum"])
         mrr.append(_same_figures(config, theirs.evaluate(_all_negs(config)))["mrr"])
@@ -246,14 +254,8 @@ def test_both_go_on_with_each_other_s_training(
     theirs = Pbg(python, tmp_path / "pbg", THEIR_IMPORTS + CODE)
     sums = []
     for epochs in (1, 2, 3):
-        config = config.model_copy(update={"num_epochs": epochs})
-        if epochs == 2:
-            theirs.train(config.pbg())
-        else:
-            train_job.run(config, near_client)
-        version = pbg.read_version(config.checkpoint_path)
-        assert version == epochs
-        state, optimizer, _ = pbg.read_model(config.checkpoint_path, version)
+        config = _train_in_turn(config, theirs, near_client, epochs, is_theirs=epochs == 2)
+        state, optimizer, _ = pbg.read_model(config.checkpoint_path, epochs)
         assert state.keys() >= {"rhs_operators.0.shift", "rhs_operators.0.scale"}
         sums.append(torch.stack([each["sum"].sum() for each in optimizer["state"].values()]).sum())
     assert sums == sorted(sums)

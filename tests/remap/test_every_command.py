@@ -90,7 +90,7 @@ def result(root: Path, client: distributed.Client, monkeypatch: pytest.MonkeyPat
 
 @pytest.fixture
 def out(tmp_path: Path, result: Result, command: str) -> Path:
-    """What the command has written with other options."""
+    """Copy the files that the command has written with other options."""
     return copy_of(result(command, COMMANDS[command][1]), tmp_path / "out")
 
 

@@ -212,7 +212,7 @@ def do_eval_and_report_stats(
         subprocess_init()
     evaluator = evaluator or RankingEvaluator()
     settings = settings_of(config)
-    run = TrainedRun.committed(settings, "evaluate")
+    run = TrainedRun.to_evaluate(settings, None)
     context = RunContext(settings, version=run.version)
     scored, files = run.load_model(), PartitionFiles(context)
     tables: dict[PartitionKey, Table] = {}

@@ -89,7 +89,7 @@ def calibrate(config: Config, execution: Execution) -> tuple[Calibration, dict[s
     path, ranked = calibration_path(config), config.split_path(settings.split).rstrip("/")
     if path is None or not has_edges(config, path):
         return None
-    run = TrainedRun.committed(config, "evaluate", settings.checkpoint_version)
+    run = TrainedRun.to_evaluate(config, settings.checkpoint_version)
     known = known_paths(config)
     ask = partial(_answers, config, execution, run)
     fitted = fit(ask(path, [folder for folder in known if folder not in (path, ranked)]))

@@ -72,7 +72,7 @@ def evaluate(
     started = time.monotonic()
     settings, execution = config.evaluate, execution or Execution()
     check_same_model(config)
-    run = TrainedRun.committed(config, "evaluate", settings.checkpoint_version)
+    run = TrainedRun.to_evaluate(config, settings.checkpoint_version)
     path = config.split_path(settings.split)
     check_folder(config, "evaluate.split", path)
     graph, block = blocks(config, run)

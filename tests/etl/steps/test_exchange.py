@@ -109,7 +109,7 @@ def test_slots_come_back_and_compressed_files_are_smaller(tmp_path: Path) -> Non
 
 
 def test_a_file_without_room_leaves_no_part(tmp_path: Path) -> None:
-    """What a full disk has taken of a file is free again for the next run, which goes on in the folder."""
+    """A file that a full disk cut short leaves its room to the next run, which goes on in the folder."""
     uri = str(tmp_path / "x")
     with pytest.raises(DiskFullError), full_disk(1000), spill.new_file(uri, config_of(1)) as file:
         file.write(bytes(1 << 22))

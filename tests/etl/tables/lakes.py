@@ -120,7 +120,7 @@ def opened_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def check_pruning(path: Any, cases: Sequence[tuple[Any, int, list[str]]], patch: pytest.MonkeyPatch) -> None:
-    """Of a table, filters leave so many files, which alone are opened, and rows with these u."""
+    """Check that filters leave so many files of a table, which alone are opened, and rows with these u."""
     for filters, num_files, rows in cases:
         assert len(found_in(path, filters=filters).files()) == num_files
         with opened_files(patch) as opened:

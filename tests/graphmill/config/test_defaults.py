@@ -107,7 +107,7 @@ def test_relations_are_told_apart_if_there_are_many(tmp_path, changes, operator)
 
 
 def sized(tmp_path: Path, counts: tuple[int, ...], num_edges: int, **changes: Any) -> Config:
-    """What a configuration becomes with so many users and movies."""
+    """Settle a configuration for so many users and movies."""
     num = {name: [count] for name, count in zip(("user", "movie"), counts, strict=False)}
     return with_sizes(loaded(tmp_path, **changes), num, num_edges)
 
