@@ -135,7 +135,7 @@ def test_numpy_scores_as_the_model(tmp_path, rng, dynamic):
     """`graphmill predict` and neighbors along a relation score with numpy's arrays."""
     config = small(tmp_path, rng, f"scores_{dynamic}".lower(), dynamic, comparator="order", num_epochs=1)
     job.train(config)
-    trained = TrainedRun.committed(config, "score")
+    trained = TrainedRun.to_evaluate(config, None)
     parameters = read_parameters(trained)
     model = Model(config, 3 if dynamic else None)
     model.load_state({key: torch.from_numpy(value) for key, value in parameters.items()})
