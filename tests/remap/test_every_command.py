@@ -120,7 +120,7 @@ DEATHS = {
 }
 WRITTEN = [(command, *each) for command, deaths in DEATHS.items() for each in deaths]
 # Before the old folder goes aside, and before the new one has its name.
-COMMITS = [(command, at, 0, 0) for command in ("fold-in", "remap") for at in (".out.old-*", "out")]
+COMMITS = [(command, at, 0, 0) for command in COMMANDS for at in (".out.old-*", "out")]
 
 
 @pytest.mark.parametrize(("command", "pattern", "number", "num_kept"), [*WRITTEN, *COMMITS])
