@@ -96,7 +96,7 @@ def test_files_of_pbg_are_read_and_written_alike(tmp_path, folder, version, coun
         assert tree(path) == tree(golden / path.name)
 
 
-@pytest.mark.parametrize("text", ["", "three", "-1", "1.5", "9" * 30])
+@pytest.mark.parametrize("text", ["", "\n", "three", "-1", "1.5", "9" * 30])
 def test_broken_version_file(tmp_path: Path, text: str) -> None:
     (tmp_path / "checkpoint_version.txt").write_text(text)
     with pytest.raises(FormatError, match=r"checkpoint_version\.txt: expected the number of a version"):

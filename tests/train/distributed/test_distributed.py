@@ -185,10 +185,10 @@ def test_an_error_of_a_worker_ends_the_run(tmp_path, client):
     assert pbg.read_version(config.checkpoint_path) == 0
 
 
-class DiesTwice(WorkerPlugin):
-    """One worker dies while another fetches from it; one dies with partitions that only it has."""
+class Dies(WorkerPlugin):
+    """One worker dies in mid-bucket, one while another fetches from it, one with partitions no other has."""
 
-    name = "dies twice"
+    name = "dies"
 
     def __init__(self, folder):
         self.folder = folder
@@ -196,8 +196,10 @@ class DiesTwice(WorkerPlugin):
     def setup(self, worker):
         from train.distributed.partition_exchange import PartitionExchange
         from train.distributed.partition_holder import PartitionHolder
+        from train.run.bucket import BucketTrainer
 
-        rows, put, folder = PartitionHolder.rows, PartitionExchange.put, self.folder
+        folder, train = self.folder, BucketTrainer.train
+        rows, put = PartitionHolder.rows, PartitionExchange.put
 
         def die_once(name):
             with suppress(FileExistsError):
@@ -214,18 +216,23 @@ class DiesTwice(WorkerPlugin):
             if version > 1 and len(self.holder.resting()) > 2:
                 die_once("holding")
 
-        PartitionHolder.rows, PartitionExchange.put = dying_rows, dying_put
+        def dying_train(self, bucket, *arguments):
+            trained = train(self, bucket, *arguments)
+            if bucket == (1, 2):
+                die_once("training")
+            return trained
+
+        PartitionHolder.rows, PartitionExchange.put, BucketTrainer.train = dying_rows, dying_put, dying_train
 
 
 @pytest.mark.slow
 def test_workers_that_die_with_partitions_cost_their_buckets(tmp_path):
-    """SIGKILL to a worker that sends a partition, and to one whose partitions are in no file yet."""
+    """SIGKILL to workers in mid-bucket, sending a partition, and with partitions that are in no file yet."""
     config = planted_graph(tmp_path / "run", 3, num_partitions=6, dimension=32, num_epochs=3)
     with workers(3) as client:
-        client.register_plugin(DiesTwice(str(tmp_path)))
+        client.register_plugin(Dies(str(tmp_path)))
         assert job.run(config, client)["version"] == 3
-    assert (tmp_path / "serving").exists()
-    assert (tmp_path / "holding").exists()
+    assert all((tmp_path / death).exists() for death in ("training", "serving", "holding"))
     lines = pbg.read_stats(config.checkpoint_path)
     for epoch in range(3):
         buckets = [
