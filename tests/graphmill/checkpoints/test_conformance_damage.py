@@ -101,10 +101,9 @@ def test_damage_is_floats_or_an_error(tmp_path: Path, target_format: str) -> Non
     assert num_refused > 10
 
 
-@pytest.mark.hdfs
-def test_one_wrong_bit_is_found_by_the_checksum(hdfs_uri: str) -> None:
-    """Files are hashed while they are read; of local files tests/whole/test_integrity.py holds it."""
-    uri = storage.join(hdfs_uri, "checkpoint")
+def test_one_wrong_bit_is_found_by_the_checksum(root: str) -> None:
+    """Files on HDFS are hashed while they are read."""
+    uri = storage.join(root, "checkpoint")
     WRITERS["pbg"](sample(), uri)
     rng = np.random.default_rng(0)
     for name in storage.read_checksums(storage.join(uri, "checksums.v7.xxh128")):
