@@ -4,8 +4,7 @@ import gc
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 
 import distributed
@@ -78,9 +77,7 @@ def write_edges(uri: str, num_files: int, rows: int) -> None:
             pq.write_table(table, stream)
 
 
-def pipeline(
-    cluster: MiniHdfs, folder: Path, root: str, log: Path, before: Sequence[str] = ()
-) -> AbstractContextManager[subprocess.Popen[bytes]]:
+def pipeline(cluster, folder, root, log, before=()):
     conf = folder / "c.yaml"
     conf.write_text(CONF)
     overrides = ["--set", f"input={root}", "--set", f"output={root}/out"]
@@ -90,9 +87,7 @@ def pipeline(
 
 
 @pytest.mark.hadoop_full
-def test_a_run_survives_a_rolling_restart_of_datanodes_and_a_failover_of_the_namenode(
-    available: MiniHdfs, tmp_path: Path
-) -> None:
+def test_a_run_survives_a_rolling_restart_of_datanodes_and_a_failover_of_the_namenode(available, tmp_path):
     """In etl and in training; the output is that of an undisturbed run."""
     roots = {"hdfs": f"{available.uri}/failover", "local": str(tmp_path / "undisturbed")}
     assert available.uri == "hdfs://graphmill"
@@ -122,9 +117,7 @@ def test_a_run_survives_a_rolling_restart_of_datanodes_and_a_failover_of_the_nam
         assert written["hdfs"]
 
 
-def test_a_datanode_stopped_while_a_file_is_written_loses_nothing(
-    available: MiniHdfs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_datanode_stopped_while_a_file_is_written_loses_nothing(available, monkeypatch):
     """In the middle of a block, and then for new files that the namenode still places on the stopped one."""
     monkeypatch.setattr(hdfs_writer, "STALL_S", 4.0)
     blocks = [bytes([number]) * (1 << 20) for number in range(8)]

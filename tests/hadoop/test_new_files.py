@@ -14,7 +14,6 @@ from distributed import Client
 from graphmill import storage
 from graphmill.errors import ConfigError
 from graphmill.storage import hadoop_conf
-from tests.hadoop.cluster import MiniHdfs
 from tests.train.distributed.test_distributed import several_workers
 from tests.train.graphs import random_triples, write_graph
 from train import job
@@ -30,9 +29,7 @@ def conf(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: str) -> None
 
 
 @pytest.mark.hdfs
-def test_files_follow_the_configuration_and_what_they_replace(
-    hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_follow_the_configuration_and_what_they_replace(hdfs, hdfs_uri, tmp_path, monkeypatch):
     client, path = hdfs_native.Client(hdfs.uri), urlsplit(hdfs_uri).path
     storage.write_text(f"{hdfs_uri}/file", "old")
     with storage.atomic_directory(f"{hdfs_uri}/replaced") as folder:
@@ -68,9 +65,7 @@ def test_umasks_are_octal_or_symbolic() -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [("dfs__blocksize", "big"), ("fs__permissions__umask_mode", "u+x")]
 )
-def test_an_invalid_value_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: str
-) -> None:
+def test_an_invalid_value_is_refused(tmp_path, monkeypatch, key, value):
     conf(tmp_path, monkeypatch, **{key: value})
     with pytest.raises(ConfigError, match=f"expected .*{value[0]}"):
         hadoop_conf.new_files()
@@ -88,9 +83,7 @@ def copies(client: hdfs_native.Client, folder: str) -> dict[str, int]:
 
 @pytest.mark.hdfs
 @pytest.mark.slow
-def test_only_commits_are_replicated(
-    hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_commits_are_replicated(hdfs, hdfs_uri, tmp_path, monkeypatch):
     """Partitions that are written behind have one copy, committed ones as many as dfs.replication."""
     conf(tmp_path, monkeypatch, dfs__replication="2")
     config = several_workers(hdfs_uri, 2, num_epochs=3)

@@ -120,9 +120,7 @@ def demo_cut(uri: str, num_packages: int) -> list[str]:
     return list(packages.to_pylist())
 
 
-def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_killed(
-    yarn: MiniHdfs, tmp_path: Path, forked: Forks
-) -> None:
+def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_killed(yarn, tmp_path, forked):
     """--deploy-mode cluster: the driver has a container too, and needs its client only to be followed."""
     home = yarn_command(tmp_path, yarn)
     environment = {"HADOOP_HOME": str(home), "TMPDIR": str(tmp_path)}
@@ -183,9 +181,7 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
         wait_until(lambda name=name: left_on_hdfs(yarn, name) == [], WAIT_S)
 
 
-def test_every_signal_ends_the_application_from_which_other_users_are_kept_out(
-    yarn: MiniHdfs, tmp_path: Path, forked: Forks
-) -> None:
+def test_every_signal_ends_the_application_from_which_other_users_are_kept_out(yarn, tmp_path, forked):
     stranger.open_to_all(tmp_path)
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
     conf = conf_of(tmp_path)

@@ -218,9 +218,7 @@ def check_scores(found: Mapping[str, list[float]], ours: Mapping[str, list[float
 
 
 @pytest.mark.parametrize("operator", ["diagonal", "translation", "none"])
-def test_both_score_alike_by_the_model_of_the_other(
-    restored: dict[str, Restored], tmp_path: Path, operator: str
-) -> None:
+def test_both_score_alike_by_the_model_of_the_other(restored, tmp_path, operator):
     """GraphStorm restores our model; we read the one that it has trained and saved."""
     (comparator, gamma), (model, before, after) = CASES[operator], restored[operator]
     check_scores(before, scores_of(trained(operator, comparator)), gamma)

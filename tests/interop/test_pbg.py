@@ -101,9 +101,7 @@ def test_both_measure_our_ensemble_the_same(tmp_path: Path, near_client: Client,
     assert found["mrr"] > 2 * 0.045  # of 120 entities at random: H(120) / 120
 
 
-def _train_in_turn(
-    config: Config, theirs: Pbg, client: Client, num_epochs: int, *, is_theirs: bool
-) -> Config:
+def _train_in_turn(config, theirs, client, num_epochs, *, is_theirs):
     """Train up to so many epochs, one version each, by PBG or by ours; return the configuration of that."""
     config = config.model_copy(update={"num_epochs": num_epochs})
     if is_theirs:
@@ -115,9 +113,7 @@ def _train_in_turn(
 
 
 @pytest.mark.parametrize("raw", [DYNAMIC, STATIC], ids=["dynamic", "static"])
-def test_both_resume_each_other_s_training_and_measure_the_same(
-    tmp_path: Path, near_client: Client, any_python: Path, raw: dict[str, Any]
-) -> None:
+def test_both_resume_each_other_s_training_and_measure_the_same(tmp_path, near_client, any_python, raw):
     """Ours trains 2 epochs, PBG 2 more, ours the last 2; optimizer states included."""
     config = _graph(raw, tmp_path / "run", near_client)
     theirs = Pbg(any_python, tmp_path / "pbg")
@@ -143,9 +139,7 @@ def _vectors_of(config: Config, path: str) -> dict[tuple[str, int], bytes]:
     return {key: pbg.read_embeddings(path, *key, version)[0].tobytes() for key in keys}
 
 
-def test_epochs_that_pbg_has_preserved_stay_readable(
-    tmp_path: Path, near_client: Client, any_python: Path
-) -> None:
+def test_epochs_that_pbg_has_preserved_stay_readable(tmp_path, near_client, any_python):
     """PBG preserves an epoch by absolute symbolic links to the files of its version."""
     raw = {**DYNAMIC, "num_epochs": 3, "checkpoint_preservation_interval": 1}
     config = _graph(raw, tmp_path / "run", near_client, num_partitions=2)
@@ -233,9 +227,7 @@ class OwnSoftmax(AbstractLossFunction):
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_both_go_on_with_each_other_s_training(
-    tmp_path: Path, near_client: Client, python: Path, dynamic: bool
-) -> None:
+def test_both_go_on_with_each_other_s_training(tmp_path, near_client, python, dynamic):
     """Ours trains an epoch, PBG the second, ours the third; optimizer states included."""
     file = tmp_path / "plug_ins.py"
     file.write_text(OUR_IMPORTS + CODE)

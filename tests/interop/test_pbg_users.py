@@ -30,9 +30,7 @@ COLUMNS = {
 
 
 @pytest.fixture
-def example(
-    python: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Any:
+def example(python, tmp_path, monkeypatch, request):
     """An example of PBG as it ships, in a folder with tables like those of the example."""
     monkeypatch.chdir(tmp_path)
     Path("config.py").write_text((examples(python) / "configs" / request.param).read_text())
@@ -53,9 +51,7 @@ EXAMPLES = pytest.mark.parametrize("example", list(COLUMNS), indirect=True)
 
 
 @EXAMPLES
-def test_we_train_on_what_pbg_has_imported_for_its_example(
-    example: Any, python: Path, tmp_path: Path, near_client: Client
-) -> None:
+def test_we_train_on_what_pbg_has_imported_for_its_example(example, python, tmp_path, near_client):
     columns, files = example
     theirs = Pbg(python, tmp_path / "pbg")
     theirs.call("torchbiggraph.converters.import_from_tsv", *columns, "config.py", *files)

@@ -149,9 +149,7 @@ INDEX, ROWS = "entities/entity_index/user/part-00000.parquet", "checkpoint/embed
     ("command", "damage"),
     [*((each, INDEX) for each in ("predict", "export", "fold-in")), *((each, ROWS) for each in COMMANDS)],
 )
-def test_an_error_leaves_the_earlier_result(
-    tmp_path: Path, root: Path, out: Path, graphmill_command: Command, command: str, damage: str, capsys: Any
-) -> None:
+def test_an_error_leaves_the_earlier_result(tmp_path, root, out, graphmill_command, command, damage, capsys):
     before, path = results_of(tmp_path), root / "run" / damage
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
@@ -164,9 +162,7 @@ def test_an_error_leaves_the_earlier_result(
 
 
 @pytest.mark.parametrize("command", ["predict", "export", "features", "fold-in", "remap"])
-def test_folders_of_others_are_not_replaced(
-    tmp_path: Path, root: Path, graphmill_command: Command, command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_folders_of_others_are_not_replaced(tmp_path, root, graphmill_command, command, capsys):
     for name in ("mine/thesis.tex", "table/part-00000.parquet", "spark/part-00000.parquet", "file"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
@@ -194,9 +190,7 @@ ON_HDFS = (
 
 @pytest.mark.hdfs
 @pytest.mark.slow
-def test_on_hdfs_the_same_bytes(
-    root: Path, result: Result, graphmill_command: Command, hdfs_uri: str
-) -> None:
+def test_on_hdfs_the_same_bytes(root, result, graphmill_command, hdfs_uri):
     upload(root, hdfs_uri)
     there, here = hdfs_uri.encode(), str(root).encode()
     for number, (command, more) in enumerate(ON_HDFS):
@@ -300,9 +294,7 @@ def before(root: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(("command", "wrong"), [(name, each) for name in WRONG for each in WRONG[name]])
-def test_wrong_questions(
-    root: Path, before: dict[str, bytes], graphmill_command: Command, command: str, wrong: str, capsys: Any
-) -> None:
+def test_wrong_questions(root, before, graphmill_command, command, wrong, capsys):
     words = WITH_WRONG[command].replace("WRONG", wrong).format(root=root).split()
     assert graphmill_command(*words) == 2
     assert WRONG[command][wrong] in " ".join(capsys.readouterr().err.replace("│", " ").split())

@@ -60,9 +60,7 @@ def test_every_entity_by_its_raw_id(near_client: Client, output: str, as_pbg: bo
     item=st.integers(0, 40),
     batch_rows=st.integers(1, 50),
 )
-def test_any_sizes_and_batches(
-    near_client: Client, tmp_path_factory: pytest.TempPathFactory, user: list[int], item: int, batch_rows: int
-) -> None:
+def test_any_sizes_and_batches(near_client, tmp_path_factory, user, item, batch_rows):
     output = str(tmp_path_factory.mktemp("sizes"))
     counts = {"user": user, "item": [item]}
     graph.write_entities(output, counts)
@@ -303,14 +301,7 @@ def test_a_full_disk_leaves_the_earlier_tables(near_client: Client, output: str)
     ("output_format", "counter", "found"),
     [("parquet", "remapped.shape_of", (2, 4)), ("csv", "count_rows", 2)],
 )
-def test_a_table_that_lost_rows(
-    near_client: Client,
-    output: str,
-    monkeypatch: pytest.MonkeyPatch,
-    output_format: str,
-    counter: str,
-    found: object,
-) -> None:
+def test_a_table_that_lost_rows(near_client, output, monkeypatch, output_format, counter, found):
     """Rows are counted after they are written; the earlier tables stay."""
     config = graph.configured(output, output_format=output_format)
     job.run(config, near_client)

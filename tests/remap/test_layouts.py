@@ -219,9 +219,7 @@ def test_flags_that_do_not_go_together(output: str, refused: Refused) -> None:
         refused(message, *flags)
 
 
-def test_a_converted_checkpoint_that_knows_no_relations(
-    output: str, cli: Cli, tmp_path: Path, refused: Refused
-) -> None:
+def test_a_converted_checkpoint_that_knows_no_relations(output, cli, tmp_path, refused):
     """Checkpoints converted from GraphStorm have no relations."""
     saved, target, entities = str(tmp_path / "emb"), str(tmp_path / "target"), f"{output}/entities"
     convert.convert(f"{output}/checkpoint", saved, "graphstorm")
@@ -234,9 +232,7 @@ def test_a_converted_checkpoint_that_knows_no_relations(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy", "recis", "graphstorm"])
-def test_what_convert_writes_is_remapped(
-    near_client: Client, output: str, tmp_path: Path, target_format: str
-) -> None:
+def test_what_convert_writes_is_remapped(near_client, output, tmp_path, target_format):
     """The type's global embedding is added where the format has a place for it."""
     state = {"global_embs.emb_user": torch.tensor([1.0, -2.0, 0.5, 0.0])}
     graph.write_checkpoint(output, version=2, state=state)

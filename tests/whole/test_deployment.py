@@ -207,9 +207,7 @@ def test_the_license_is_in_the_wheel(wheel: Path) -> None:
         ([], {"GRAPHMILL_HDFS_DRIVER": "libhdfs"}, 1, "needs a Hadoop"),
     ],
 )
-def test_the_image_s_entry_point(
-    words: list[str], variables: dict[str, str], code: int, found: str, tmp_path: Path
-) -> None:
+def test_the_image_s_entry_point(words, variables, code, found, tmp_path):
     program = tmp_path / "dask-submit"
     program.write_text('#!/bin/sh\necho dask-submit "$@"\n')
     program.chmod(0o755)

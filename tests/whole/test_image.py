@@ -65,9 +65,7 @@ class Image:
         options = [*mounts, *(word for each in variables.items() for word in ("--env", "=".join(each)))]
         return ["run", "--isolation", "chroot", *options, self.container, "graphmill-entrypoint", *words]
 
-    def run(
-        self, *words: str, folder: Path | None = None, check: bool = True, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *words, folder=None, check=True, **variables):
         return self.buildah(*self.command(*words, folder=folder, **variables), check=check)
 
 

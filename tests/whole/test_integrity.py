@@ -245,9 +245,7 @@ def spoil(root: Path, partition: int, row: int, value: float = NAN) -> str:
 
 
 @pytest.mark.parametrize(("value", "changes"), [(NAN, {}), (float("-inf"), {"output_format": "csv"})])
-def test_a_vector_that_is_not_finite_is_named(
-    root: Path, near_client: Client, value: float, changes: dict[str, Any]
-) -> None:
+def test_a_vector_that_is_not_finite_is_named(root, near_client, value, changes):
     raw_id = spoil(root, 1, 3, value)
     before = committed(root)
     message = rf"'node', partition 1, row 3: the vector of the raw id '{raw_id}' is not finite"

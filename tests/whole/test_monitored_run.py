@@ -4,12 +4,10 @@ import socket
 import threading
 import urllib.request
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.commands import Command
 from tests.finished import of_triples
 from tests.graphmill.monitoring.lineage_server import check_event, lineage_server
 
@@ -42,9 +40,7 @@ class Prometheus:
 
 
 @pytest.mark.slow
-def test_a_run_is_scraped_and_tells_of_its_lineage(
-    triples: Path, tmp_path: Path, graphmill_command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_is_scraped_and_tells_of_its_lineage(triples, tmp_path, graphmill_command, monkeypatch):
     with lineage_server() as collected, Prometheus() as prometheus:
         monkeypatch.setenv("OPENLINEAGE_URL", collected.url)
         port = ["--metrics-port", str(prometheus.port), "--name", "shop"]

@@ -18,7 +18,6 @@ from graphmill.errors import ConfigError, FormatError, LockedError, NotFoundErro
 from graphmill.formats import entity_index
 from tests.commands import Command
 from tests.etl.graphs import write_parquet
-from tests.forked import Forks
 from tests.train.graphs import USUAL
 from tests.waiting import wait_until
 from train import job as train_job
@@ -104,9 +103,7 @@ def published(root: Path) -> bytes:
 
 
 @pytest.mark.slow
-def test_ids_of_other_tables_get_no_vectors(
-    root: Path, graphmill_command: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_of_other_tables_get_no_vectors(root, graphmill_command, capsys):
     """As many ids as before, one of them another: only the content tells. The old ids stay beside."""
     before, ids = published(root), entity_index.read_part(str(root / "run/entities"), "node", 0)
     write_tables(root / "raw", "stranger")
@@ -185,9 +182,7 @@ def kill_in_training(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any
 
 
 @pytest.mark.slow
-def test_an_unfinished_model_answers_only_by_name(
-    root: Path, graphmill_command: Command, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_model_answers_only_by_name(root, graphmill_command, capsys, monkeypatch):
     kill_in_training(root, monkeypatch)
     assert set(ask(graphmill_command, root).values()) == {2}
     assert told(capsys).count("training has not ended: version 1 is an unfinished model") == 4
@@ -210,9 +205,7 @@ with lock.held(whole=[sys.argv[1]]):
 """
 
 
-def test_a_run_that_trains_now_answers_later(
-    root: Path, graphmill_command: Command, monkeypatch: pytest.MonkeyPatch, forked: Forks
-) -> None:
+def test_a_run_that_trains_now_answers_later(root, graphmill_command, monkeypatch, forked):
     config = config_of(root)
     training = forked.start("python", "-c", HOLD, config.checkpoint_path)
     wait_until(lambda: training.read("stdout") == "held\n")

@@ -17,12 +17,10 @@ import pytest
 
 from graphmill import storage
 from tests import REPOSITORY
-from tests.commands import Command
 from tests.etl.graphs import same_bytes
 from tests.finished import NUM_ENTITIES, copy_of, of_triples
 from tests.forked import Ended, Forks, Kill
 from tests.graphmill.report.browser import show
-from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.files import files_at, upload
 
 METRICS = ("mrr", "mean_rank", "hits@1", "hits@3", "hits@10", "hits@50")
@@ -64,9 +62,7 @@ def test_every_chart_of_the_report_is_drawn(finished_run: Path) -> None:
     assert "could not be made" not in shown.dom
 
 
-def test_evaluate_alone_gives_the_metrics_of_the_run(
-    finished_run: Path, triples: Path, graphmill_command: Command, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_evaluate_alone_gives_the_metrics_of_the_run(finished_run, triples, graphmill_command, capfd):
     words = (*of_triples(triples, finished_run), "--json", "--split", "test")
     assert graphmill_command("evaluate", *words) == 0
     assert json.loads(capfd.readouterr().out) == pytest.approx(run_json(finished_run)["metrics"])
@@ -237,9 +233,7 @@ def test_the_same_seed_gives_the_same_bytes_whatever_the_workers_and_wherever_co
 
 
 @pytest.mark.hdfs
-def test_on_hdfs_the_bytes_are_the_same(
-    finished_run: Path, triples: Path, hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path, forked: Forks
-) -> None:
+def test_on_hdfs_the_bytes_are_the_same(finished_run, triples, hdfs, hdfs_uri, tmp_path, forked):
     upload(triples, f"{hdfs_uri}/in")
     run(forked, *of_triples(f"{hdfs_uri}/in", f"{hdfs_uri}/out"))
     assert json.loads(storage.read_text(f"{hdfs_uri}/out/run.json"))["status"] == "done"
@@ -257,9 +251,7 @@ KILLS = {
 }
 
 
-def test_a_run_killed_in_every_stage_is_finished_by_the_next(
-    finished_run: Path, triples: Path, tmp_path: Path, forked: Forks
-) -> None:
+def test_a_run_killed_in_every_stage_is_finished_by_the_next(finished_run, triples, tmp_path, forked):
     output = tmp_path / "out"
     options = of_triples(triples, output, "train.commit_interval_s=0")
     for evidence, kill in KILLS.items():

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import click
-import numpy as np
 import psutil
 import pytest
 
@@ -74,9 +73,7 @@ def run(name: str, conf: Path, *settings: str, master: str = NO_MASTER) -> int:
         ("pipeline", "x/other", [], WRONG),
     ],
 )
-def test_every_folder_that_a_run_writes_is_its_own(
-    tmp_path: Path, conf: Path, name: str, place: str, settings: list[str], expected: int
-) -> None:
+def test_every_folder_that_a_run_writes_is_its_own(tmp_path, conf, name, place, settings, expected):
     chosen = [each.replace("{x}", str(tmp_path / "x")) for each in settings]
     with lock.held(whole=[str(tmp_path / place)]):
         assert run(name, conf, *chosen) == expected
@@ -113,9 +110,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {name: path.read_bytes() for name, path in names.items() if "/." not in f"/{name}"}
 
 
-def overtaken(
-    process: Fork, output: Path, monkeypatch: pytest.MonkeyPatch, *whole: Path
-) -> tuple[str, dict[str, bytes], dict[str, bytes]]:
+def overtaken(process, output, monkeypatch, *whole):
     """What a stopped command says when it goes on and another has its locks; the files before and after."""
     monkeypatch.setattr(processes, "machine", lambda: "another machine, which sees no processes of this one")
     monkeypatch.setattr(lock, "BEAT_S", 0.01)
@@ -129,9 +124,7 @@ def overtaken(
         return ended.stderr, before, files_of(output)
 
 
-def test_an_etl_that_was_overtaken_commits_nothing(
-    tmp_path: Path, forked: Forks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_etl_that_was_overtaken_commits_nothing(tmp_path, forked, monkeypatch):
     out = tmp_path / "out"
     # in many tasks: the first of them is long before the last
     conf = write_conf(tmp_path / "conf.json", graph_config(tmp_path, 0, 20_000))
@@ -144,9 +137,7 @@ def test_an_etl_that_was_overtaken_commits_nothing(
     assert all(re.match(r"\.(etl-work-|entities\.tmp-)", name) for name in left)  # for the next run
 
 
-def test_a_training_that_was_overtaken_commits_nothing(
-    tmp_path: Path, rng: np.random.Generator, forked: Forks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_training_that_was_overtaken_commits_nothing(tmp_path, rng, forked, monkeypatch):
     settings = make_config(tmp_path / "out", num_epochs=1, batch_size=10)
     write_graph(settings, {"node": 2000}, random_triples(rng, 2000, 1, 2000, 200_000))
     conf = write_conf(tmp_path / "conf.json", settings)
@@ -220,9 +211,7 @@ def test_what_a_stage_refuses_leaves_a_finished_run_as_it_is(
     assert files_of(tmp_path) == finished
 
 
-def test_a_run_that_fails_by_itself_is_recorded(
-    tmp_path: Path, conf: Path, graphmill_command: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_that_fails_by_itself_is_recorded(tmp_path, conf, graphmill_command, monkeypatch):
     def fail(*_: object) -> None:
         raise StorageError("the disk is gone")
 

@@ -18,7 +18,6 @@ from graphmill import storage
 from tests.etl.graphs import same_bytes
 from tests.finished import Once
 from tests.forked import Forks, Kill
-from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.files import files_at, upload
 
 FIRST = date(2026, 11, 16)
@@ -164,9 +163,7 @@ def test_killed_every_day_and_run_again(forked: Forks, undisturbed: tuple[Chain,
 
 
 @pytest.mark.hdfs
-def test_killed_on_hdfs(
-    forked: Forks, undisturbed: tuple[Chain, list[int]], hdfs: MiniHdfs, hdfs_uri: str, tmp_path: Path
-) -> None:
+def test_killed_on_hdfs(forked, undisturbed, hdfs, hdfs_uri, tmp_path):
     once, renamings = undisturbed
     upload(once.notes.parent / "raw", f"{hdfs_uri}/raw")
     chain, draw = Chain(hdfs_uri, tmp_path), random.Random(5)

@@ -25,7 +25,7 @@ from graphmill.storage import checksums
 from graphmill.vocab import Bucket
 from tests.commands import Command, on_cluster
 from tests.etl.graphs import files_under, saved
-from tests.forked import Forks, Kill
+from tests.forked import Kill
 
 SPLITS = ("train", "valid", "test")
 # PBG's example for FB15k: the tables lie in entity_path, and so do the edge paths.
@@ -134,10 +134,7 @@ def test_files_and_their_checksums_go_where_the_configuration_names_them_and_non
         ("sql", Kill(1, "edges_0_0.h5"), 0),
     ],
 )
-def test_killed_while_files_take_their_places(
-    near_client: Client, forked: Forks, own: dict[str, bytes], tmp_path: Path, layout: str, kill: Kill,
-    number: int,
-) -> None:  # fmt: skip
+def test_killed_while_files_take_their_places(near_client, forked, own, tmp_path, layout, kill, number):
     expected = {}
     for each in (1, 0):
         job.run(settings_of(layout, each), near_client)
@@ -159,9 +156,7 @@ def test_killed_while_files_take_their_places(
         ("fb15k", "_SUCCESS"),
     ],
 )
-def test_files_of_an_import_by_pbg_are_not_replaced(
-    near_client: Client, folder: Path, layout: str, name: str
-) -> None:
+def test_files_of_an_import_by_pbg_are_not_replaced(near_client, folder, layout, name):
     config = settings_of(layout)
     file = Path(config.entity_path, name)
     file.parent.mkdir(exist_ok=True)

@@ -120,9 +120,7 @@ def namenode_calls(hdfs: MiniHdfs) -> Counter[str]:
 
 @pytest.mark.hdfs
 @pytest.mark.slow
-def test_small_runs_take_no_more_calls_than_planned(
-    hdfs: MiniHdfs, tmp_path: Path, hdfs_uri: str, rng: np.random.Generator
-) -> None:
+def test_small_runs_take_no_more_calls_than_planned(hdfs, tmp_path, hdfs_uri, rng):
     for number in range(8):
         lhs, rhs = ([f"u{n}" for n in ids] for ids in rng.integers(0, 400, (2, 300)))
         write_parquet(tmp_path / f"{number}.parquet", 300, l=lhs, t=rhs)

@@ -38,7 +38,7 @@ from tests.etl.graphs import (
 )
 from tests.etl.run.test_go_on import figures_of, finished_steps
 from tests.etl.run.test_lakes import WRITERS, graph, some_rows
-from tests.forked import Forks, Kill
+from tests.forked import Kill
 
 File = list[tuple[int, str, int, float]]  # lhs, relation, rhs, weight
 # of figures that tell what a run has read
@@ -169,9 +169,7 @@ SHAPES = st.fixed_dictionaries(
 @pytest.mark.slow
 @given(days=DAYS, shape=SHAPES)
 @settings(max_examples=6)
-def test_the_same_bytes_as_anew(
-    near_client: Client, tmp_path_factory: pytest.TempPathFactory, days: list[Any], shape: dict[str, Any]
-) -> None:
+def test_the_same_bytes_as_anew(near_client, tmp_path_factory, days, shape):
     root = tmp_path_factory.mktemp("delta")
     for day, (first, second, gone) in enumerate(days):
         write_files(root / "raw/first", {"y": [], **first})
@@ -340,9 +338,7 @@ def without(paths: Sequence[Path]) -> Iterator[None]:
         ("entities", "are of different runs"),
     ],
 )
-def test_where_a_delta_would_not_be_exact(
-    near_client: Client, two_days: Path, tmp_path: Path, caplog: Any, change: Any, reason: str
-) -> None:
+def test_where_a_delta_would_not_be_exact(near_client, two_days, tmp_path, caplog, change, reason):
     config = config_for(two_days, 1, "other1", TWO_DAYS, delta=True)
     lost = [two_days / f"out0/edges/{change}/origins.json"] if change in ("train", "test") else []
     if change == "entities":
@@ -434,9 +430,7 @@ def first_day(near_client: Client, tmp_path_factory: pytest.TempPathFactory) -> 
     ],
     ids=str,
 )
-def test_killed_at_a_rename(
-    near_client: Client, forked: Forks, first_day: Path, tmp_path: Path, kill: Kill
-) -> None:
+def test_killed_at_a_rename(near_client, forked, first_day, tmp_path, kill):
     before = files_under(first_day / "out0")
     config = config_for(first_day, 1, f"out-{len(list(first_day.iterdir()))}", TO_BE_KILLED, delta=True)
     killed = forked(*saved(config, tmp_path / "saved"), kill=kill)

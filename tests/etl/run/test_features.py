@@ -68,9 +68,7 @@ def raw_edges(config: Config, num_partitions: int) -> Counter[Any]:
 @pytest.mark.slow
 @given(rows=ROWS, num_partitions=st.integers(1, 3), tight=st.booleans())
 @settings(max_examples=8)
-def test_lists_come_back(
-    near_client: Client, tmp_path: Path, rows: Rows, num_partitions: int, tight: bool
-) -> None:
+def test_lists_come_back(near_client, tmp_path, rows, num_partitions, tight):
     memory = {"chunk_rows": 4, "merge_bytes": 1, "index_bytes": 500, "max_opens": 9} if tight else {}
     config = config_for(tmp_path, "out", rows, num_partitions, **memory)
     figures = job.run(config, near_client)

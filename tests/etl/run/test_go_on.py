@@ -3,7 +3,7 @@
 import json
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -160,9 +160,7 @@ def test_there_are_no_more_renames(near_client: Client, tmp_path: Path, undistur
 
 
 @pytest.mark.usefixtures("without_retries")
-def test_bad_rows_come_once_though_other_workers_go_on(
-    near_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_rows_come_once_though_other_workers_go_on(near_client, tmp_path, monkeypatch):
     """Tasks, and so the files of bad rows, are cut for the workers that are there."""
     for number in range(20):
         (tmp_path / f"{number:02}.csv").write_text(f"l,t\nu{number},u0\nu{number},\n")
@@ -217,10 +215,7 @@ DAMAGES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stopped", "file", "damage"), DAMAGES)
-def test_damaged_or_missing_files_are_made_again(
-    near_client: Client, tmp_path: Path, undisturbed: Any, stopped: str, file: str,
-    damage: Callable[[Path], None],
-) -> None:  # fmt: skip
+def test_damaged_or_missing_files_are_made_again(near_client, tmp_path, undisturbed, stopped, file, damage):
     stopped_before(stopped, near_client, graph_config(tmp_path))
     found = sorted(each for each in tmp_path.rglob(file) if not re.search("/raw/|quarantine", str(each)))
     damage(found[0])
@@ -242,9 +237,7 @@ def test_files_that_no_later_step_reads_are_deleted(near_client: Client, tmp_pat
 
 
 @pytest.mark.parametrize("change", ["a setting", "the input", "nothing"])
-def test_the_log_says_why_a_run_starts_again_or_continues(
-    near_client: Client, tmp_path: Path, change: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_log_says_why_a_run_starts_again_or_continues(near_client, tmp_path, change, caplog):
     with caplog.at_level(logging.INFO, "graphmill"):
         stopped_before("translate", near_client, graph_config(tmp_path))
         assert "etl: finished work stays in " in caplog.text
@@ -289,10 +282,7 @@ def test_a_token_that_is_a_path(near_client: Client, tmp_path: Path, undisturbed
 TWICE = ["quarantine", ".codes.arrow", ".combined", ".rows.i32", "entity_count", ".edges.i32", "edges_1_0.h5"]
 
 
-def test_tasks_that_fail_twice_double_nothing(
-    near_client: Client, tmp_path: Path, undisturbed: Any, monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:  # fmt: skip
+def test_tasks_that_fail_twice_double_nothing(near_client, tmp_path, undisturbed, monkeypatch, caplog):
     monkeypatch.setattr(tasks, "RETRY_DELAYS_S", (0.0,) * 2 * len(TWICE))
     with ExitStack() as failing:
         for file in TWICE:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from distributed import Client
@@ -31,9 +30,7 @@ def hdfs_client(hdfs: MiniHdfs) -> object:
 
 
 @pytest.mark.slow
-def test_the_same_bytes_as_on_local_disk(
-    hdfs_client: Client, hdfs_uri: str, tmp_path: Path, rng: np.random.Generator
-) -> None:
+def test_the_same_bytes_as_on_local_disk(hdfs_client, hdfs_uri, tmp_path, rng):
     """Twice, and a day later, without a file, from the edges of the first; a damaged bucket is refused."""
     ids = rng.integers(0, 300, (2, 5_000))
     write_parquet(tmp_path / "raw/a.parquet", 1_000, l=[f"u{n}" for n in ids[0]], t=[f"i{n}" for n in ids[1]])

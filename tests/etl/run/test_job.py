@@ -89,9 +89,7 @@ def test_every_edge_is_in_one_bucket_and_every_entity_has_one_index(
     ),
 )
 @IN_A_WHILE
-def test_the_graph_does_not_depend_on_how_rows_are_cut(
-    near_client: Client, tmp_path: Path, rows: list[Row], cuts: list[int], tight: bool, work: dict[str, int]
-) -> None:
+def test_the_graph_does_not_depend_on_how_rows_are_cut(near_client, tmp_path, rows, cuts, tight, work):
     def made(name: str, files: list[list[Row]], **settings: Any) -> dict[str, Any]:
         folder = tmp_path / name
         shutil.rmtree(folder, ignore_errors=True)
@@ -109,9 +107,7 @@ def test_the_graph_does_not_depend_on_how_rows_are_cut(
     assert made("whole", [rows]) == made("cut", [part for part in parts if part], **work, **memory)
 
 
-def test_the_same_bytes_of_two_processes_and_without_a_compiler(
-    client: Client, near_client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_bytes_of_two_processes_and_without_a_compiler(client, near_client, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     columns = {name: [f"{name}{n}é" for n in rng.zipf(1.3, 10_000) % 3_000] for name in "lt"}
     path = write_parquet(tmp_path / "edges.parquet", 1500, **columns)
@@ -241,9 +237,7 @@ def test_holdout_is_drawn_by_content(near_client: Client, tmp_path: Path, rng: n
 
 
 @pytest.mark.parametrize("split", ["train", "test"])
-def test_tables_of_entities_whose_ids_no_edge_has(
-    near_client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture, split: str
-) -> None:
+def test_tables_of_entities_whose_ids_no_edge_has(near_client, tmp_path, caplog, split):
     edges = write_parquet(tmp_path / "edges.parquet", l=[7, 8, 9] * 40, t=["x", "y", "z"] * 40)
     tables = [{"path": edges, "relation": "bought"}]
     tables += [tables[0] | {"split": split}] if split != "train" else []

@@ -86,9 +86,7 @@ FILES = ["*.codes.arrow", "*.edges.i32", "edges_*.h5"]
     [*(Kill(rename - 1) for rename in RENAMES), *(Kill(0, file, is_after=True) for file in FILES)],
     ids=str,
 )
-def test_killed_at_a_rename_or_where_a_file_has_got_its_name(
-    near_client: Client, forked: Forks, kill: Kill, old: Path, new_output: dict[str, Any]
-) -> None:
+def test_killed_at_a_rename_or_where_a_file_has_got_its_name(near_client, forked, kill, old, new_output):
     old_output = folders(old)
     killed = forked(*saved(graph_config(old, 1), old / "saved"), kill=kill)
     assert killed.code == -signal.SIGKILL, killed.stderr

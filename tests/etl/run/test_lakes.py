@@ -92,9 +92,7 @@ def skipped(config: Config, client: Client) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
-def test_a_new_snapshot_runs_again(
-    near_client: Client, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_new_snapshot_runs_again(near_client, tmp_path, kind, caplog):
     write, append = WRITERS[kind]
     path = write(tmp_path / "lake")
     config = graph(tmp_path / "out", path, filters=FILTERS)

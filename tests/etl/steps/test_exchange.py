@@ -49,9 +49,7 @@ def read(planned: Exchange) -> list[list[tuple[list[int], list[int]]]]:
 @pytest.mark.slow
 @given(LENGTHS, CUTS, st.integers(1, 70), st.integers(1, 300))
 @settings(max_examples=60)
-def test_combined_files_change_nothing(
-    tmp_path: Path, lengths: list[list[int]], cuts: set[int], max_opens: int, merge_bytes: int
-) -> None:
+def test_combined_files_change_nothing(tmp_path, lengths, cuts, max_opens, merge_bytes):
     names = write_sources(tmp_path, lengths)
     bounds = np.array([0, *sorted(cuts), 7])
     direct = read(exchange.plan(str(tmp_path), "direct", names, bounds, 1 << 20))

@@ -60,9 +60,7 @@ def test_old_ids_stay_each_day(near_client: Client, tmp_path: Path, days: list[P
         before = now
 
 
-def test_a_relative_path_starts_at_the_folder_of_the_command(
-    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_relative_path_starts_at_the_folder_of_the_command(client, tmp_path, monkeypatch):
     job.run(config_for(tmp_path, 1, [("a", "x")]), client)
     monkeypatch.chdir(tmp_path)  # where the workers are not
     config = config_for(tmp_path, 2, [("b", "y")], previous_entity_path="out1/entities")

@@ -2,13 +2,11 @@
 
 import logging
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from distributed import Client
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,9 +47,7 @@ def murmur64a(content: bytes, seed: int) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("table_kind", ["compiled", "plain"])
 @given(TEXTS, SEEDS, st.integers(0, 5), st.sampled_from([pa.string(), pa.large_string()]))
-def test_is_murmurhash64a(
-    table_kind: str, texts: list[str], seed: int, start: int, kind: pa.DataType
-) -> None:
+def test_is_murmurhash64a(table_kind, texts, seed, start, kind):
     with pytest.MonkeyPatch.context() as patch:
         if table_kind == "plain":
             patch.setattr(native, "library", lambda: None)
@@ -121,9 +117,7 @@ def ids() -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_graph_of_ids_of_one_hash(
-    near_client: Client, tmp_path: Path, ids: list[str], caplog: Any, monkeypatch: Any, rng: Any
-) -> None:
+def test_a_graph_of_ids_of_one_hash(near_client, tmp_path, ids, caplog, monkeypatch, rng):
     """The partition is named, ordered in as many passes as its memory asks for, and the same bytes."""
     others = [f"other-{number}" for number in range(1000)]
     ends = [[*ids, *others][at] for at in rng.permutation(len(ids) + len(others))]

@@ -139,9 +139,7 @@ WARNINGS: dict[str, tuple[list[tuple[str, str]], int, list[str]]] = {
 
 
 @pytest.mark.parametrize("name", WARNINGS)
-def test_what_is_legal_and_cannot_be_meant(
-    near_client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path, name: str
-) -> None:
+def test_what_is_legal_and_cannot_be_meant(near_client, caplog, tmp_path, name):
     rows, num_partitions, expected = WARNINGS[name]
     (tmp_path / "t.csv").write_text("".join(f"{lhs},{rhs}\n" for lhs, rhs in rows))
     table = {"path": tmp_path / "t.csv", "header": False, "lhs": 0, "rhs": 1}
@@ -154,9 +152,7 @@ def test_what_is_legal_and_cannot_be_meant(
     assert all(re.search(message, line) for message, line in zip(expected, found, strict=True)), found
 
 
-def test_keys_of_text_for_tables_of_other_formats(
-    near_client: Client, caplog: pytest.LogCaptureFixture, tmp_path: Path
-) -> None:
+def test_keys_of_text_for_tables_of_other_formats(near_client, caplog, tmp_path):
     (tmp_path / "t.json").write_text('{"l": "a", "t": "b"}\n')
     table = TABLE | {"path": str(tmp_path / "t.json"), "delimiter": ";", "comment": "#", "header": True}
     job.run(config_of(tmp_path / "out", [table], **SHAPE), near_client)
@@ -214,9 +210,7 @@ def test_parquet(near_client: Client, tmp_path: Path) -> None:
     assert all_edges(config) == Counter({RawEdge("n", "a", "to", "n", "b", 1.0): 34})
 
 
-def test_the_most_frequent_unknown_relations_are_told(
-    near_client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_most_frequent_unknown_relations_are_told(near_client, tmp_path, caplog):
     names = ["to"] * 30 + ["of", "in"] * 4 + ["in", "x" * 200]
     write_parquet(tmp_path / "t.parquet", 7, l=["a"] * 40, t=["b"] * 40, r=names, w=["1"] * 40)
     with caplog.at_level(logging.WARNING, "graphmill"):
@@ -232,9 +226,7 @@ def test_the_most_frequent_unknown_relations_are_told(
 
 
 @pytest.mark.parametrize(("num_blank", "chunk_rows"), [(0, 1), (2, 3), (0, 1000)])
-def test_text_with_missing_and_surplus_fields(
-    near_client: Client, tmp_path: Path, chunk_rows: int, num_blank: int
-) -> None:
+def test_text_with_missing_and_surplus_fields(near_client, tmp_path, chunk_rows, num_blank):
     lines = ["a,b", "a", "c,d", ",e", "a,b,c", "x,y", ",z"]
     (tmp_path / "t.csv").write_text("\n" * num_blank + "\n".join(["l,t", *lines]) + "\n")
     config = config_with(tmp_path, {"path": "t.csv"}, max_bad_fraction=0.6, chunk_rows=chunk_rows)

@@ -65,9 +65,7 @@ OPERATIONS = st.one_of(
 @pytest.mark.slow
 @hypothesis.settings(max_examples=20)
 @given(st.lists(OPERATIONS, min_size=1, max_size=6), st.booleans(), st.integers(0, 5))
-def test_any_history(
-    tmp_path_factory: pytest.TempPathFactory, operations: list[Any], is_partitioned: bool, limit: int
-) -> None:
+def test_any_history(tmp_path_factory, operations, is_partitioned, limit):
     """Every version has the rows that delta-rs reads, whole and filtered."""
     path = tmp_path_factory.mktemp("history")
     schema = pa.schema([("u", pa.string()), ("i", pa.string()), ("n", pa.int64())])

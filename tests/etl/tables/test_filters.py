@@ -44,9 +44,7 @@ def edge_of(row: tuple[str, str, str]) -> RawEdge:
     ),
 )
 @settings(max_examples=12)
-def test_filters(
-    near_client: Client, tmp_path: Path, rows: list[tuple[str, str, str]], entity_count: int, etl: Any
-) -> None:
+def test_filters(near_client, tmp_path, rows, entity_count, etl):
     lhs, relation, rhs = zip(*rows, strict=True)
     path = write_parquet(tmp_path / "t.parquet", 7, l=list(lhs), r=list(relation), t=list(rhs))
     listed = write_parquet(tmp_path / "listed.parquet", n=["a", "isolated", "a"])
@@ -103,9 +101,7 @@ def test_rare_dynamic_relations_have_no_number(near_client: Client, tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_half_of_all_edges_have_one_id(
-    near_client: Client, tmp_path: Path, rng: np.random.Generator, monkeypatch: Any, caplog: Any
-) -> None:
+def test_half_of_all_edges_have_one_id(near_client, tmp_path, rng, monkeypatch, caplog):
     monkeypatch.setattr(figures, "UNEVEN_EDGES", figures.UNEVEN_EDGES // 4)
     num_edges = 15_000
     lhs = np.where(np.arange(num_edges) % 2, "hot", rng.integers(0, 2_200, num_edges).astype(str))
@@ -141,9 +137,7 @@ PIECES = st.lists(
 
 
 @given(pieces=PIECES, budget=st.integers(0, 60), drops=st.booleans())
-def test_the_first_of_equal_edges_stays_unless_it_is_removed(
-    pieces: list[tuple[bool, list[Edge]]], budget: int, drops: bool
-) -> None:
+def test_the_first_of_equal_edges_stays_unless_it_is_removed(pieces, budget, drops):
     def read() -> Iterator[tuple[np.ndarray, bool]]:
         for removes, edges in pieces:
             yield np.array(edges, np.int32).reshape(-1, 3), removes

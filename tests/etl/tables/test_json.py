@@ -121,10 +121,7 @@ OTHERS = st.recursive(
     end=st.sampled_from(["\n", "\r\n", "\n\n"]),
 )
 @settings(max_examples=2 * settings().max_examples)
-def test_any_rows(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[Any, Any, Any, bool]], range_bytes: int,
-    chunk_bytes: int, end: str,
-) -> None:  # fmt: skip
+def test_any_rows(tmp_path_factory, rows, range_bytes, chunk_bytes, end):
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     lines = [json.dumps({"l": lhs, "r": rhs} | ({"z": z} if has_z else {})) for lhs, rhs, z, has_z in rows]
     path.write_text("".join(line + end for line in lines), newline="")

@@ -125,9 +125,7 @@ def ranges_of(*sizes: tuple[str, int, int]) -> list[FileRange]:
     num_workers=st.integers(0, 5),
     chunk_rows=st.integers(1, 1000),
 )
-def test_groups_are_small_and_hold_neighbours_of_one_table(
-    sizes: list[tuple[str, int, int]], num_workers: int, chunk_rows: int
-) -> None:
+def test_groups_are_small_and_hold_neighbours_of_one_table(sizes, num_workers, chunk_rows):
     sources = ranges_of(*sizes)
     groups = grouped(sources, num_workers, chunk_rows)
     assert [each for group in groups for each in group] == sources

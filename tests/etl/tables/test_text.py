@@ -58,9 +58,7 @@ def quarantined(path: Path, content: bytes, **settings: Any) -> tuple[list[Any],
 @pytest.mark.parametrize(
     ("compression", "encoding", "range_bytes"), pairs([*COMPRESS], ENCODINGS, [1, 1 << 20])
 )
-def test_encodings(
-    tmp_path: Path, encoding: str, compression: str, range_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_encodings(tmp_path, encoding, compression, range_bytes, monkeypatch):
     monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
     monkeypatch.setattr(text_rows, "CHUNK_BYTES", 3 if range_bytes == 1 else 1 << 20)
     quoted = "l,r\n" + "".join(f'"{lhs}","{rhs}"\n' for lhs, rhs in PAIRS)
@@ -111,9 +109,7 @@ def test_text_that_is_not_of_the_encoding(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("compression", "range_bytes", "chunk_bytes"), pairs([*COMPRESS], [1, 1 << 20], [1, 7, 1 << 20])
 )
-def test_comments(
-    tmp_path: Path, compression: str, range_bytes: int, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_comments(tmp_path, compression, range_bytes, chunk_bytes, monkeypatch):
     monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
     monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
     lines = ["# of SNAP", "# From\tTo", "l\tr", "a\tb", '#"a\tc', " #d\te", "#", "f\t#g"]
@@ -164,9 +160,7 @@ def test_a_part_without_rows(tmp_path: Path, name: str, compression: str, header
     ("name", "line", "reason"),
     [("t.csv", "a", "number of fields"), ("t.csv", '"a"b,c', "quotes"), ("t.jsonl", "[1]", "JSON")],
 )
-def test_lines_that_are_no_rows_do_not_gather_in_memory(
-    tmp_path: Path, name: str, line: str, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_lines_that_are_no_rows_do_not_gather_in_memory(tmp_path, name, line, reason, monkeypatch):
     """Blocks end where many of them wait, whatever is between them; and so does a look at the table."""
     monkeypatch.setattr("etl.tables.blocks.BLOCK_ROWS", 16)
     monkeypatch.setattr(text_rows, "CHUNK_BYTES", 64)
@@ -354,9 +348,7 @@ def table_with(spoilt: dict[int, str], *, end: str = "\n") -> bytes:
 @pytest.mark.parametrize(
     ("end", "compression", "chunk_bytes"), [("\n", "", 1 << 20), ("\r\n", "", 64), ("\n", ".gz", 64)]
 )
-def test_a_quote_that_nothing_closes(
-    tmp_path: Path, end: str, compression: str, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_quote_that_nothing_closes(tmp_path, end, compression, chunk_bytes, monkeypatch):
     """An error with its line; or, in the quarantine, that line alone."""
     monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
     path = tmp_path / f"t.csv{compression}"

@@ -1,7 +1,6 @@
 """Edges of some rows, and degrees, from bucket files: against looking at one edge at a time."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -26,13 +25,7 @@ from tests.graphmill.ask.predict.world import write_edges
 @pytest.mark.parametrize(
     ("relations", "lookup"), [(STATIC, "table"), (DYNAMIC, "search")], ids=["static", "dynamic"]
 )
-def test_finds_what_a_search_finds(
-    tmp_path: Path,
-    rng: np.random.Generator,
-    monkeypatch: pytest.MonkeyPatch,
-    relations: dict[str, Any],
-    lookup: str,
-) -> None:
+def test_finds_what_a_search_finds(tmp_path, rng, monkeypatch, relations, lookup):
     if lookup == "search":
         monkeypatch.setattr(module, "TABLE_ROWS", 0)
         monkeypatch.setattr(module, "TABLE_SHARE", 0)

@@ -71,9 +71,7 @@ def make(strings: list[str], place: npt.NDArray[np.integer]) -> Texts:
     seed=st.integers(0, 99),
     max_bytes=st.sampled_from([1, 100, 1 << 31]),
 )
-def test_strings_are_taken(
-    dtype: type[np.integer], strings: list[str], numbers: list[int], seed: int, max_bytes: int
-) -> None:
+def test_strings_are_taken(dtype, strings, numbers, seed, max_bytes):
     place = np.random.default_rng(seed).permutation(len(strings)) + 1
     wanted = [number % len(strings) for number in numbers]
     with pytest.MonkeyPatch.context() as patch:

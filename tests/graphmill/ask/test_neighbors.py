@@ -26,7 +26,6 @@ from remap import job
 from tests.graphmill.ask.predict.world import World, write_world
 from tests.pairs import pairs
 from tests.remap import graph
-from tests.remap.saved import Cli
 
 DIMENSION = 6
 
@@ -110,9 +109,7 @@ def published(tmp_path: Path) -> Callable[..., World]:
     ("comparator", "operator", "dynamic", "side"),
     pairs(["dot", "cos", "l2", "squared_l2"], [*OPERATORS], [False, True], list(Side)),
 )
-def test_relations_are_asked_as_the_model_would(
-    published: Callable[..., World], operator: str, comparator: str, dynamic: bool, side: Side
-) -> None:
+def test_relations_are_asked_as_the_model_would(published, operator, comparator, dynamic, side):
     world = published(operator=operator, comparator=comparator, dynamic=dynamic, loops=False)
     relation, name = (2, "buys") if dynamic else (1, "follows")
     types, path = world.types(relation), world.config.embedding_path
@@ -127,9 +124,7 @@ def test_relations_are_asked_as_the_model_would(
 
 
 @pytest.mark.parametrize("has_loop", [False, True])
-def test_an_id_is_its_own_neighbour_where_training_has_a_loop(
-    published: Callable[..., World], has_loop: bool
-) -> None:
+def test_an_id_is_its_own_neighbour_where_training_has_a_loop(published, has_loop):
     world = published(operator="none", comparator="cos", loops=has_loop)
     asked = world.name("user", 4)
     ask = partial(
@@ -184,9 +179,7 @@ def test_what_is_not_there(tmp_path: Path, rows: np.ndarray) -> None:
         neighbors(str(tmp_path), "x0", 5, "odd")
 
 
-def test_the_command(
-    tmp_path: Path, published: Callable[..., World], cli: Cli, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command(tmp_path, published, cli, capsys):
     world = published()
     config, asked = world.config, world.name("user", 7)
     assert cli("neighbors", "--embeddings", config.embedding_path, "--id", asked, "--k", 2, "--json") == 0
@@ -204,9 +197,7 @@ def test_the_command(
 
 
 @pytest.mark.parametrize("command", [["neighbors", "--id", "x"], ["remap"]])
-def test_what_is_no_run(
-    tmp_path: Path, cli: Cli, capsys: pytest.CaptureFixture[str], command: list[str]
-) -> None:
+def test_what_is_no_run(tmp_path, cli, capsys, command):
     """All commands say the same, and `report` too."""
     (tmp_path / "runs/monday").mkdir(parents=True)
     for folder, found in (("absent", "none"), ("runs", "a folder without run.json")):

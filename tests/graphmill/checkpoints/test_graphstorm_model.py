@@ -18,9 +18,7 @@ D = 4
 TYPES = [("user", "likes", "item"), ("item", "of: a/b", "item")]
 
 
-def source_of(
-    *, operator: str = "diagonal", parameter: str = "diagonal", width: int = D, **config: Any
-) -> MemoryCheckpoint:
+def source_of(*, operator="diagonal", parameter="diagonal", width=D, **config):
     """Two static relations, one of them with parameters, and global embeddings."""
     rng = np.random.default_rng(0)
     counts = {"item": [5], "user": [4, 3]}

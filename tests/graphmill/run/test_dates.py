@@ -249,9 +249,7 @@ def test_a_date_without_enough_complete_successors_stays(root: str) -> None:
         assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[0]}", f"{root}/{DAYS[2]}"]
 
 
-def test_dates_that_were_caught_up_on_stay_until_a_newer_one_has_run(
-    root: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_dates_that_were_caught_up_on_stay_until_a_newer_one_has_run(root, caplog):
     """Two old dates are asked for, one after the other: the second run does not delete the first."""
     for day in (*DAYS[:2], *DAYS[4:6]):
         finish(f"{root}/{day}")

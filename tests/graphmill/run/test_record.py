@@ -129,9 +129,7 @@ def test_a_failed_stage_is_recorded_and_runs_again(folder: Path, near_client: Cl
     assert stage.runs == 3
 
 
-def test_a_stage_whose_marker_cannot_be_written_has_failed(
-    folder: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stage_whose_marker_cannot_be_written_has_failed(folder, near_client, monkeypatch):
     def refuse(uri: str, fingerprint: object) -> None:
         raise DiskFullError(f"{uri}: no room")
 

@@ -5,7 +5,6 @@ import json
 import logging
 import shutil
 from pathlib import Path
-from typing import Any
 
 import h5py
 import numpy as np
@@ -272,9 +271,7 @@ def table(tree: Tree, place: str = "emb/user/embed-00000_00000.parquet") -> pa.T
         (torch.float64, pa.float64(), 2),
     ],
 )
-def test_every_type_of_number(
-    users: Tree, cli: Cli, dtype: torch.dtype, arrow: pa.DataType, width: int | None
-) -> None:
+def test_every_type_of_number(users, cli, dtype, arrow, width):
     rows = torch.tensor([[1, 0], [0, 1], [1, 1], [0, 0]], dtype=dtype)
     rows = rows if width else rows[:, 0].clone()
     save(users.emb / "user/embed-00000.pt", rows)
@@ -407,9 +404,7 @@ def test_a_task_without_its_json_is_refused(users: Tree, cli: Cli, refused: Refu
     part_rows=st.integers(1, 12),
     seed=st.integers(0, 1000),
 )
-def test_any_map_is_looked_up_right(
-    tmp_path_factory: Any, ids: list[str], num_files: int, group_rows: int, part_rows: int, seed: int
-) -> None:
+def test_any_map_is_looked_up_right(tmp_path_factory, ids, num_files, group_rows, part_rows, seed):
     root = tmp_path_factory.mktemp("map")
     new = np.random.default_rng(seed).permutation(len(ids))
     (root / "t").mkdir()

@@ -294,9 +294,7 @@ def test_inputs_of_another_job(tree: Tree, cli: Cli) -> None:
     assert not (tree.emb / lock.NAME).exists()
 
 
-def test_a_job_that_has_lost_its_lock_leaves_the_work_of_the_next(
-    tree: Tree, cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_that_has_lost_its_lock_leaves_the_work_of_the_next(tree, cli, monkeypatch):
     write_tree(tree)
     of_next = tree.emb / commit.WORK / "files/user.parquet"
 

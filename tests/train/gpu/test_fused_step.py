@@ -57,9 +57,7 @@ class Drawn:
         yield self.block
 
 
-def edges_of(
-    num_edges: int, config: Config, generator: torch.Generator, *, weighted: bool
-) -> reference.KernelEdges:
+def edges_of(num_edges, config, generator, *, weighted):
     def column(limit: int) -> Tensor:
         return torch.randint(limit, (num_edges,), generator=generator, dtype=torch.int32)
 
@@ -92,9 +90,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("dynamic", "same", "operator", "loss", "settings", "weighted"), CASES)
-def test_a_step_is_that_of_the_plain_trainer(
-    dynamic: bool, same: bool, operator: str, loss: str, settings: dict[str, Any], weighted: bool
-) -> None:
+def test_a_step_is_that_of_the_plain_trainer(dynamic, same, operator, loss, settings, weighted):
     config = config_of(dynamic=dynamic, same_type=same, operator=operator, loss_fn=loss, **settings)
     assert obstacle(config) is None
     generator = torch.Generator().manual_seed(3)

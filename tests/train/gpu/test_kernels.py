@@ -49,9 +49,7 @@ class Problem:
         return other
 
 
-def side_of_a_step(
-    module: Any, problem: Problem, operator: str, loss: str, adjoint: bool, first: int, operand: torch.dtype
-) -> Results:
+def side_of_a_step(module, problem, operator, loss, adjoint, first, operand):
     """Return the results of all functions, in the order of a step."""
     parameters_RD = None if operator == "none" else problem.parameters_RD
     num_positives = problem.rel_CP.shape[1]
@@ -186,9 +184,7 @@ def check_update(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD: Te
     element_wise=st.booleans(),
     seed=st.integers(0, 1000),
 )
-def test_runs_of_any_length_are_summed_whole(
-    num_rows: int, num_gradients: int, power: int, element_wise: bool, seed: int
-) -> None:
+def test_runs_of_any_length_are_summed_whole(num_rows, num_gradients, power, element_wise, seed):
     generator = torch.Generator().manual_seed(seed)
     # with a power, few rows have most of the gradients
     drawn_T = torch.rand(num_gradients, generator=generator, dtype=torch.float64) ** power

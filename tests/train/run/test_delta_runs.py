@@ -2,7 +2,6 @@
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import distributed
 import pytest
@@ -34,9 +33,7 @@ def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Clie
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["no replay", "no init_path", "no earlier edges"])
-def test_what_is_no_delta_trains_all_edges(
-    days: TwoDays, caplog: pytest.LogCaptureFixture, name: str
-) -> None:
+def test_what_is_no_delta_trains_all_edges(days, caplog, name):
     folder = f"whole-{name}".replace(" ", "-")
     config = days.second(folder, train={"replay": None if name == "no replay" else 1.0})
     why = ""
@@ -94,9 +91,7 @@ def test_short_epochs_share_a_commit(whole_days: TwoDays, resident: str) -> None
     ("name", "interval", "validated"),
     [("preserved", 2, {}), ("validated", None, {"validate_split": "valid", "validate_every": 2})],
 )
-def test_epochs_that_are_validated_or_preserved_are_committed(
-    whole_days: TwoDays, name: str, interval: int | None, validated: dict[str, Any]
-) -> None:
+def test_epochs_that_are_validated_or_preserved_are_committed(whole_days, name, interval, validated):
     train = {"commit_interval_s": 1000} | validated
     config = whole_days.second(name, num_epochs=3, checkpoint_preservation_interval=interval, train=train)
     edges = Path(config.split_path("train"))
@@ -109,9 +104,7 @@ def test_epochs_that_are_validated_or_preserved_are_committed(
 @pytest.mark.parametrize(
     ("graph", "ensemble", "every"), [("days", 1, 13), ("days", 2, 31), ("whole_days", 1, 7)]
 )
-def test_kill_anywhere_and_run_again(
-    request: pytest.FixtureRequest, graph: str, ensemble: int, every: int, near_client: distributed.Client
-) -> None:
+def test_kill_anywhere_and_run_again(request, graph, ensemble, every, near_client):
     days: TwoDays = request.getfixturevalue(graph)
     first = days.config("one", name=f"one-{ensemble}", train={"ensemble": ensemble})
     job.run(first, near_client)

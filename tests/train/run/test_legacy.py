@@ -59,9 +59,7 @@ def test_every_edge_path_has_a_folder_of_its_own() -> None:
 
 
 @pytest.mark.slow
-def test_legacy_input_trains_the_same_and_its_outdir_is_resumed(
-    graph: Config, tmp_path: Path, near_client: distributed.Client
-) -> None:
+def test_legacy_input_trains_the_same_and_its_outdir_is_resumed(graph, tmp_path, near_client):
     job.run(graph, near_client)
     raw = _legacy_twin(graph, tmp_path / "legacy")
     assert {"entityPath", "edgePaths", "outdir", "numEpochs"} < raw.keys()

@@ -122,9 +122,7 @@ def test_new_ids_of_partitions_that_were_empty(tmp_path: Path, near_client: dist
 
 
 @pytest.mark.slow
-def test_types_with_given_vectors_are_trained(
-    tmp_path: Path, near_client: distributed.Client, rng: np.random.Generator
-) -> None:
+def test_types_with_given_vectors_are_trained(tmp_path, near_client, rng):
     """New users start from what users give, and their edges are trained; new items are folded in."""
     days = TwoDays(tmp_path, near_client, partitions=2)
     days.train_first()

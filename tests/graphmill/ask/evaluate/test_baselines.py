@@ -90,9 +90,7 @@ def asked(graph: Graph, side: Side, ranked: Triples, known: Triples) -> tuple[Qu
     [(STATIC, True), (STATIC, False), (DYNAMIC, True)],
     ids=["static", "all", "dynamic"],
 )
-def test_baselines_are_those_of_counting(
-    tmp_path: Path, rng: Generator, relations: dict[str, Any], filtered: bool
-) -> None:
+def test_baselines_are_those_of_counting(tmp_path, rng, relations, filtered):
     config = settings(tmp_path, relations)
     graph = Graph(config, COUNTS, 3)
     train, test = drawn(config, rng, 150), drawn(config, rng, 40)
@@ -170,9 +168,7 @@ def test_neighbors_are_those_of_counting(tmp_path: Path, rng: Generator, relatio
         ((1 << 22) + 1, 10, 20_000, 0),
     ],
 )
-def test_a_large_graph_has_fewer_edges_that_neighbors_rank(
-    num_trained: int, num_entities: int, num_edges: int, expected: int
-) -> None:
+def test_a_large_graph_has_fewer_edges_that_neighbors_rank(num_trained, num_entities, num_edges, expected):
     assert num_ranked(num_trained, num_entities, num_edges) == expected
 
 

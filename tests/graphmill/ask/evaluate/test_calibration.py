@@ -46,9 +46,7 @@ def test_shares_are_those_of_a_softmax() -> None:
 
 
 @given(st.integers(0, 2**32), st.floats(0.01, 100), st.floats(0, 50), st.floats(-50, 50))
-def test_probabilities_are_between_0_and_1_and_rise_with_the_score(
-    seed: int, temperature: float, slope: float, bias: float
-) -> None:
+def test_probabilities_are_between_0_and_1_and_rise_with_the_score(seed, temperature, slope, bias):
     score_QK = -np.sort(-np.random.default_rng(seed).normal(scale=100, size=(4, 20)))
     found_QK = probabilities(shares(score_QK, temperature), slope, bias).astype(np.float32)
     assert ((found_QK > 0) & (found_QK < 1)).all()
@@ -152,9 +150,7 @@ def test_parts_have_the_means_of_their_own_edges(rng: np.random.Generator) -> No
     assert [band["first"] for band in bands] == sorted(band["first"] for band in bands)
 
 
-def test_relations_without_edges_are_named_and_told_and_untrained_ends_have_degree_0(
-    rng: np.random.Generator, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_relations_without_edges_are_named_and_told_and_untrained_ends_have_degree_0(rng, caplog):
     edges = drawn_ranks(rng, 80)
     bought = Triples(*(column[edges.rel == 0] for column in (edges.lhs, edges.rel, edges.rhs)))
     ranks = dict.fromkeys(Side, ranks_of(none := np.zeros(len(bought), np.int64)))

@@ -59,9 +59,7 @@ def near_misses(generator: torch.Generator, num: int, dimension: int, scale: flo
 @example(comparator="dot", bias=False, dimension=100, exponent=19, seed=1)  # products overflow
 @example(comparator="squared_l2", bias=True, dimension=7, exponent=18, seed=2)
 @example(comparator="l2", bias=False, dimension=7, exponent=-16, seed=3)
-def test_counts_are_exact(
-    compiled: bool, comparator: str, bias: bool, dimension: int, exponent: int, seed: int
-) -> None:
+def test_counts_are_exact(compiled, comparator, bias, dimension, exponent, seed):
     if comparator == "l2" and bias:
         return  # not ordered as products are: compared as float32 has it
     generator = torch.Generator().manual_seed(seed)

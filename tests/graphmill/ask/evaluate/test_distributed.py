@@ -2,13 +2,12 @@
 
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import distributed
 import pytest
 
 from graphmill import storage
@@ -30,9 +29,7 @@ def without_speed(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("num_partitions", "dynamic"), [(1, False), (2, True)])
-def test_a_cluster_finds_what_one_process_finds(
-    tmp_path: Path, client: distributed.Client, num_partitions: int, dynamic: bool
-) -> None:
+def test_a_cluster_finds_what_one_process_finds(tmp_path, client, num_partitions, dynamic):
     evaluated = {"block_bytes": 64 * 128 * 4}
     config = small_world(tmp_path, num_partitions, dynamic=dynamic, evaluate=evaluated)
     alone = evaluate.evaluate(config, with_baselines=True)
@@ -58,9 +55,7 @@ def die_once(sign: str, function: Callable[..., Result], *arguments: Any) -> Res
 class Dying(Execution):
     """Loses a worker in the middle of the count."""
 
-    def run(
-        self, function: Callable[..., Result], arguments: Sequence[tuple[Any, ...]], description: str
-    ) -> list[Result]:
+    def run(self, function, arguments, description):
         if description == COUNTING:
             function = partial(die_once, f"{self.folder_uri}-died", function)
         return super().run(function, arguments, description)
@@ -77,12 +72,7 @@ def test_a_lost_worker_changes_nothing(tmp_path: Path) -> None:
     assert (tmp_path / "work-died").exists()
 
 
-def test_the_stage_spreads_what_is_not_small(
-    tmp_path: Path,
-    client: distributed.Client,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_stage_spreads_what_is_not_small(tmp_path, client, monkeypatch, caplog):
     caplog.set_level("INFO", "graphmill")
     config = small_world(tmp_path, 2, evaluate={"sample": 50})
     told = "ranking 50 of 125 edges of test, drawn at random: evaluate.sample is 50; evaluate.sample: null"

@@ -87,16 +87,7 @@ def missing_loops(world: World) -> set[Triple]:
         ],
     ),
 )
-def test_equals_the_oracle(
-    tmp_path: Path,
-    operator: str,
-    comparator: str,
-    kind: str,
-    counts: dict[str, list[int]],
-    loops: bool,
-    bias: bool,
-    section: dict[str, Any],
-) -> None:
+def test_equals_the_oracle(tmp_path, operator, comparator, kind, counts, loops, bias, section):
     """Many vectors are copies of others, in other partitions too."""
     own = {"counts": counts, "loops": loops, "num_distinct": 9, "bias": bias, "workers": 3 if loops else 1}
     world = write_world(tmp_path, operator=operator, comparator=comparator, **own, **KINDS[kind])
@@ -130,9 +121,7 @@ def test_filter_paths_name_the_known_edges(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_a_gpu_ranks_as_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: list[int], dynamic: bool
-) -> None:
+def test_a_gpu_ranks_as_the_cpu(tmp_path, monkeypatch, gpus, dynamic):
     world = _small(tmp_path, dynamic=dynamic)
     config = world.config.model_copy(update={"num_gpus": 1, "evaluate": EvaluateConfig()})
     expected = evaluate.evaluate(world.config)["metrics"]
@@ -205,9 +194,7 @@ def test_as_a_job(tmp_path: Path, near_client: distributed.Client) -> None:
     assert job.output_uris(world.config) == []
 
 
-def test_edges_to_rank_that_are_given_as_those_to_train(
-    tmp_path: Path, near_client: distributed.Client, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_edges_to_rank_that_are_given_as_those_to_train(tmp_path, near_client, caplog):
     """`-p edge_paths=data/test_partitioned`, as users of PBG evaluate: the checkpoint knows better."""
     config = _small(tmp_path).config
     pbg.write_config(config.checkpoint_path, config.pbg())

@@ -82,9 +82,7 @@ def test_the_report_names_exports(tmp_path: Path, world: World, export: Command)
     assert len(list((tmp_path / "run/results").iterdir())) == 2
 
 
-def test_a_run_that_cannot_be_written(
-    tmp_path: Path, world: World, export: Command, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_run_that_cannot_be_written(tmp_path, world, export, caplog):
     (tmp_path / "run/results").write_text("in the way")
     assert export() == 0
     assert "report.html of the run will not name it" in caplog.text
@@ -216,9 +214,7 @@ def test_projector(tmp_path: Path, world: World, export: Command) -> None:
         ("diagonal", "squared_l2", False),
     ],
 )
-def test_the_formulas_of_the_model_score(
-    tmp_path: Path, near_client: Client, operator: str, comparator: str, dynamic: bool
-) -> None:
+def test_the_formulas_of_the_model_score(tmp_path, near_client, operator, comparator, dynamic):
     """`_model.json` and `_relations.parquet` suffice to score an edge as the model does."""
     world = write_world(tmp_path / "run", operator=operator, comparator=comparator, dynamic=dynamic)
     job.run(world.config, ExportOptions(), str(tmp_path / "out"), near_client)

@@ -150,9 +150,7 @@ def test_a_vector_store_finds_the_nearest(
     assert len(set(found)) == 5
 
 
-def test_the_reader_of_the_examples(
-    tmp_path: Path, world: World, near_client: Client, example: Callable[..., list[str]]
-) -> None:
+def test_the_reader_of_the_examples(tmp_path, world, near_client, example):
     folder = exported(tmp_path, world, near_client, "pq", "parquet")
     assert example("read_export", folder, "user")[0].startswith("user-00000ß\t[")
     assert json.loads((folder / "_model.json").read_text())["types"]["user"]["num_codes"] == 1

@@ -65,9 +65,7 @@ def table(tmp_path: Path, world: World, rng: Generator) -> pa.Table:
     return made
 
 
-def test_like_a_left_join(
-    tmp_path: Path, world: World, features: Command, table: pa.Table, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_like_a_left_join(tmp_path, world, features, table, caplog):
     ask = [tmp_path / "orders.parquet", "--column", "customer", "--type", "user"]
     assert features(*ask) == 0
     found = read(tmp_path / "out")
@@ -251,9 +249,7 @@ def test_columns_that_folders_name(tmp_path: Path, world: World, features: Comma
 
 
 @pytest.mark.slow
-def test_wrong_files(
-    tmp_path: Path, world: World, features: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_wrong_files(tmp_path, world, features, capsys):
     (tmp_path / "t").mkdir()
     pq.write_table(pa.table({"c": [world.name("user", 1)]}), tmp_path / "t/a.parquet")
     ask = [tmp_path / "t", "--column", "c", "--type", "user"]

@@ -1,7 +1,6 @@
 """`graphmill features` of tables of Delta Lake and Iceberg: the rows of the snapshot, no deleted ones."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -108,9 +107,7 @@ def test_fields_of_structs_that_were_renamed(tmp_path: Path, features: Command, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("write", [delta, delta_with_vectors, iceberg])
-def test_rows_of_the_snapshot(
-    tmp_path: Path, world: World, features: Command, rows: pa.Table, write: Callable[[Path, pa.Table], Path]
-) -> None:
+def test_rows_of_the_snapshot(tmp_path, world, features, rows, write):
     given = write(tmp_path / "lake", rows)
     assert features(given, "--column", "customer", "--type", "user") == 0
     found = read(tmp_path / "out").sort_by("n")

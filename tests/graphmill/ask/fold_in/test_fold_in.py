@@ -61,9 +61,7 @@ def read_all(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     return {(row["type"], row["id"]): row for table in tables for row in table.to_pylist()}
 
 
-def test_new_ids_get_vectors(
-    tmp_path: Path, world: World, fold_in: Command, rows: list[Any], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_new_ids_get_vectors(tmp_path, world, fold_in, rows, capsys):
     before = contents(tmp_path / "run")
     assert fold_in("--edges", tmp_path / "new.parquet") == 0
     assert contents(tmp_path / "run") == before
@@ -96,9 +94,7 @@ def test_new_ids_get_vectors(
 
 
 @pytest.mark.slow
-def test_the_same_bytes_from_any_files_and_groups(
-    tmp_path: Path, fold_in: Command, rows: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_bytes_from_any_files_and_groups(tmp_path, fold_in, rows, monkeypatch):
     assert fold_in("--edges", tmp_path / "new.parquet", to="one") == 0
     (tmp_path / "parts").mkdir()
     for number in range(5):
@@ -151,9 +147,7 @@ def test_ids_without_edges(tmp_path: Path, world: World, fold_in: Command) -> No
     assert json.loads((tmp_path / "out/_fold_in.json").read_text())["num_known_ids"] == 1
 
 
-def test_tables_without_rows(
-    tmp_path: Path, world: World, fold_in: Command, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_tables_without_rows(tmp_path, world, fold_in, caplog):
     """The result has the types and columns, and no rows, as that of `features` has."""
     (tmp_path / "new.csv").write_text("lhs,relation,rhs\n")
     assert fold_in("--edges", tmp_path / "new.csv") == 0
@@ -225,9 +219,7 @@ def test_a_piece_keeps_the_edges_that_count(tmp_path: Path, world: World) -> Non
     assert rows[1][7] == rows[0][30]  # an edge between new ids comes last
 
 
-def test_featurized_types_are_refused(
-    tmp_path: Path, world: World, fold_in: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_featurized_types_are_refused(tmp_path, world, fold_in, capsys):
     record = json.loads((tmp_path / "run/run.json").read_text())
     record["config"]["entities"]["item"]["featurized"] = True
     (tmp_path / "run/run.json").write_text(json.dumps(record))

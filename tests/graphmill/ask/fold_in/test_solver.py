@@ -179,9 +179,7 @@ class Oracle:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "operator", "comparator", "loss_fn", "bias"), COMBINATIONS)
-def test_objective_and_gradient(
-    tmp_path: Path, kind: str, operator: str, comparator: str, loss_fn: str, bias: bool, rng: Generator
-) -> None:
+def test_objective_and_gradient(tmp_path, kind, operator, comparator, loss_fn, bias, rng):
     """All operators with all kinds, each with one loss and one comparator, which come in turns."""
     own = {"loss_fn": loss_fn, "margin": 0.3, "regularization_coef": 0.05, "bias": bias}
     own |= {"num_uniform_negs": 20, "num_batch_negs": 0}
@@ -244,9 +242,7 @@ def test_a_call_solves_as_a_job(worlds: Worlds, kind: str, rng: Generator) -> No
     assert np.allclose(jobs.confidence_B, calls.confidence_B, atol=0.05)  # the sample has ties
 
 
-def test_edges_are_read_for_a_few_ids_at_a_time(
-    worlds: Worlds, rng: Generator, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_edges_are_read_for_a_few_ids_at_a_time(worlds, rng, monkeypatch):
     """The known ends of a block take limited memory, even if those of one tile do not."""
     world, model = worlds["static"]
     edges = random_edges(world, rng, 12)
@@ -373,9 +369,7 @@ def test_plug_ins_solve_as_built_ins(tmp_path: Path, kind: str, operator: str, r
     temperature=st.sampled_from([1.0, 3.0]),
     seed=st.integers(0, 2**32),
 )
-def test_sums_of_log_1_plus_exp_and_their_slopes(
-    is_compiled: bool, num_ids: int, num_queries: int, shift: float, temperature: float, seed: int
-) -> None:
+def test_sums_of_log_1_plus_exp_and_their_slopes(is_compiled, num_ids, num_queries, shift, temperature, seed):
     rng = np.random.default_rng(seed)
     offset, weight = rng.normal(size=num_queries), rng.uniform(0, 100, num_queries)
     score = temperature * (shift + 4 * rng.normal(size=(num_ids, num_queries)))

@@ -3,7 +3,6 @@
 Those of a GPU do too, ties in the same order; without one, the CPU stands for it.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from tests.graphmill.ask.predict.world import (
     COUNTS,
     DIMENSION,
     KINDS,
-    World,
     asked,
     assert_equal,
     read_answers,
@@ -35,9 +33,7 @@ SMALL = Sizes(queries=3, candidate_rows=WIDTH, known_edges=4, pairs=5)
 MIXED = {"user": [7, 0, 9], "item": [30]}  # a type with one partition beside one with several
 
 
-def answers(
-    world: World, folder: Path, question: PredictOptions, sizes: Sizes | None = None, num_gpus: int = 0
-):
+def answers(world, folder, question, sizes=None, num_gpus=0):
     """The answers for all ids, and the figures of all tasks."""
     what = asked(world.config.model_copy(update={"num_gpus": num_gpus}), question)
     what = replace(what, sizes=sizes) if sizes else what
@@ -71,16 +67,7 @@ def test_answers_are_the_best_of_all_scores(tmp_path: Path, kind: str, operator:
         list(Side), ["likes", "follows"], [COUNTS[1], COUNTS[3], MIXED], [False, True], ["dot", "cos"], [0, 1]
     ),
 )
-def test_known_edges_are_no_answers(
-    tmp_path: Path,
-    gpus: list[int],
-    side: Side,
-    name: str,
-    counts: Mapping[str, Sequence[int]],
-    loops: bool,
-    comparator: str,
-    num_gpus: int,
-) -> None:
+def test_known_edges_are_no_answers(tmp_path, gpus, side, name, counts, loops, comparator, num_gpus):
     world = write_world(tmp_path / "run", counts=counts, loops=loops, comparator=comparator)
     relation = ["likes", "follows"].index(name)
     known = world.pairs(relation, side)
@@ -96,9 +83,7 @@ def test_known_edges_are_no_answers(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("side", "num_partitions", "loops"), pairs(list(Side), [1, 3], [False, True]))
-def test_an_id_is_its_own_answer_where_training_has_a_loop(
-    tmp_path: Path, side: Side, num_partitions: int, loops: bool
-) -> None:
+def test_an_id_is_its_own_answer_where_training_has_a_loop(tmp_path, side, num_partitions, loops):
     """Loops of the test split do not count."""
     world = write_world(tmp_path / "run", num_partitions=num_partitions, loops=loops, operator="none")
     assert world.may_be_itself(1) == loops
@@ -124,9 +109,7 @@ def test_sizes_of_blocks_change_no_bit(tmp_path: Path, comparator: str) -> None:
 @pytest.mark.parametrize(
     ("counts", "num_gpus"), [({"user": [0, 0], "item": [5]}, 0), ({"user": [3], "item": [0]}, 1)]
 )
-def test_a_type_without_entities_has_no_answers(
-    tmp_path: Path, gpus: list[int], counts: dict[str, list[int]], num_gpus: int
-) -> None:
+def test_a_type_without_entities_has_no_answers(tmp_path, gpus, counts, num_gpus):
     world = write_world(tmp_path / "run", counts=counts, num_gpus=num_gpus)
     what = asked(world.config, PredictOptions(relation="likes", side=Side.RHS, k=5, exclude_known=True))
     uri = str(tmp_path / "part-00000.parquet")
@@ -195,9 +178,7 @@ def test_sizes_follow_the_memory() -> None:
 
 
 @pytest.mark.parametrize(("comparator", "bias"), [("l2", False), ("squared_l2", False), ("dot", True)])
-def test_other_scores_than_products_stay_on_the_cpu(
-    tmp_path: Path, gpus: list[int], comparator: str, bias: bool
-) -> None:
+def test_other_scores_than_products_stay_on_the_cpu(tmp_path, gpus, comparator, bias):
     world = write_world(tmp_path / "run", comparator=comparator, bias=bias)
     question = PredictOptions(relation="likes", side=Side.LHS, k=5)
     assert answers(world, tmp_path / "out", question, None, 1) == answers(

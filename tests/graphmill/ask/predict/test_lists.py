@@ -132,14 +132,7 @@ def clustered(world: World, rng: Generator) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("wanted", "comparator"), [(0.8, "dot"), (0.97, "l2")])
-def test_the_recall_is_as_wanted(
-    tmp_path: Path,
-    predict: Command,
-    rng: Generator,
-    wanted: float,
-    comparator: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_recall_is_as_wanted(tmp_path, predict, rng, wanted, comparator, capsys):
     world = write_world(tmp_path / "run", counts={"user": [900], "item": [20_000]}, comparator=comparator)
     clustered(world, rng)
     ask = ["--relation", "likes", "--k", 10, "--exclude-known"]
@@ -206,9 +199,7 @@ def killed(*_: Any, **__: Any) -> None:
     raise Killed
 
 
-def test_what_a_killed_command_left_with_another_comparator_is_deleted(
-    tmp_path: Path, near_client: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_killed_command_left_with_another_comparator_is_deleted(tmp_path, near_client, monkeypatch):
     world = write_world(tmp_path / "run")
     question, to = PredictOptions(relation="likes", k=3), str(tmp_path / "out")
     monkeypatch.setattr(work, "complete", killed)

@@ -57,9 +57,7 @@ def write_ids(kind: str, path: Path, ids: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "folder", "csv", "csv.gz", "txt"])
-def test_given_ids(
-    tmp_path: Path, world: World, predict: Command, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_given_ids(tmp_path, world, predict, kind, caplog):
     chosen = [world.name("user", number) for number in (15, 3, 8)]
     given = write_ids(kind, tmp_path / "ids", [chosen[0], "nobody,1", *chosen[1:], "nobody 2"])
     assert predict("--relation", "follows", "--side", "lhs", "--k", 3, "--ids", given) == 0
@@ -76,14 +74,7 @@ def test_given_ids(
 @pytest.mark.parametrize(
     ("header", "encoding"), [(None, "utf-8-sig"), ("name", "utf-8-sig"), ("name,age", "utf-8")]
 )
-def test_ids_in_csv_with_and_without_header(
-    tmp_path: Path,
-    world: World,
-    predict: Command,
-    header: str | None,
-    encoding: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_ids_in_csv_with_and_without_header(tmp_path, world, predict, header, encoding, caplog):
     """A first line that the run knows as an id is one; an id that comes twice is answered twice."""
     caplog.set_level("INFO")
     names = [world.name("user", number) for number in (15, 3, 8, 3)]
@@ -124,9 +115,7 @@ def test_pairs_have_the_scores_of_the_oracle(tmp_path: Path, predict: Command, s
     assert (figures["num_pairs"], figures["num_without_score"]) == (len(rows), 1)
 
 
-def test_raw_ids_are_searched_once_for_all_relations(
-    tmp_path: Path, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_raw_ids_are_searched_once_for_all_relations(tmp_path, world, monkeypatch):
     searched, find = [], EntityTable.find
 
     def counted(table: EntityTable, ids: pa.Array) -> Numbers:
@@ -158,9 +147,7 @@ def test_a_run_that_has_moved(tmp_path: Path, world: World, predict: Command) ->
     assert len(read_answers(answers)) == 32
 
 
-def test_a_relation_that_was_added_after_the_training(
-    tmp_path: Path, predict: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_relation_that_was_added_after_the_training(tmp_path, predict, capsys):
     world = write_world(tmp_path / "run", dynamic=True)
     storage.write_text(
         storage.join(world.config.entity_path, "dynamic_rel_names.json"), '["likes", "sees", "buys", "eats"]'
@@ -169,9 +156,7 @@ def test_a_relation_that_was_added_after_the_training(
     assert "was trained before this relation was added" in capsys.readouterr().err
 
 
-def test_featurized_types_are_refused(
-    tmp_path: Path, world: World, predict: Command, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_featurized_types_are_refused(tmp_path, world, predict, capsys):
     record = json.loads((tmp_path / "run/run.json").read_text())
     record["config"]["entities"]["item"]["featurized"] = True
     (tmp_path / "run/run.json").write_text(json.dumps(record))
