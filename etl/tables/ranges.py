@@ -147,7 +147,8 @@ def _columns(
             values[field] = file.values[column]
         else:
             known = list(nested.known(head.names, head.types))
-            here = "two columns of that name; name it by its number" if at else f"columns {known}"
+            way_out = "name it by its number" if head.reader_names else "rename one"
+            here = f"two columns of that name; {way_out}" if at else f"columns {known}"
             raise RawTableError(f"{file.uri}: expected a column {column!r} ({field}), found {here}")
     twice = next((path[0] for path in paths.values() if reader_names.count(path[0]) > 1), None)
     if twice is not None:

@@ -169,7 +169,8 @@ def open_text(uri: str, encoding: str = "utf-8", cut: Cut = None) -> Iterator[Ut
 def _open(uri: str, cut: Cut) -> Iterator[pa.NativeFile]:
     suffix, codec = suffixes_of(uri)
     with storage.open_input(uri) as stream:
-        is_foreign = codec == ".lz4" and stream.size() and stream.read_at(4, 0) != _LZ4_FRAME
+        is_foreign = codec == ".lz4" and stream.read(len(_LZ4_FRAME)) not in (b"", _LZ4_FRAME)
+        stream.seek(0)
         if suffix in _OTHER_CODECS or is_foreign:
             raise RawTableError(
                 f"{uri}: {'its form of .lz4' if is_foreign else suffix} cannot be unpacked; write the text "

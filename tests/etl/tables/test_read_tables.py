@@ -227,6 +227,8 @@ def test_columns_that_are_ambiguous(tmp_path: Path) -> None:
     pq.write_table(pa.table([["a"], ["b"]], names=["id", "id"]), tmp_path / "t.parquet")
     with pytest.raises(RawTableError, match="two columns are named 'id', and cannot be told apart"):
         rows_of(table_of(tmp_path / "t.parquet", lhs=0, rhs=1), str(tmp_path / "t.parquet"))
+    with pytest.raises(RawTableError, match="two columns of that name; rename one"):  # no number helps there
+        rows_of(table_of(tmp_path / "t.parquet", lhs="id", rhs=1), str(tmp_path / "t.parquet"))
 
 
 ENDS = {"lhs": "l", "rhs": "r"}

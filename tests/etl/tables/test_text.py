@@ -1,5 +1,6 @@
 """Text as others write it: encodings, comments, quotes that nothing closes, long lines; cut in any way."""
 
+import bz2
 import codecs
 import csv
 import gzip
@@ -31,6 +32,8 @@ COMPRESS: dict[str, Callable[[bytes], bytes]] = {
     "": bytes,
     ".gz": gzip.compress,
     ".zst": lambda content: bytes(pa.compress(content, "zstd", asbytes=True)),
+    ".lz4": lambda content: bytes(pa.compress(content, "lz4", asbytes=True)),
+    ".bz2": bz2.compress,
 }
 PAIRS = [("é", "x"), ("ß,;|", "y\n1"), ("ü", "z")]
 ENCODINGS = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "latin-1", "cp1252", "cp500", "utf-7"]
