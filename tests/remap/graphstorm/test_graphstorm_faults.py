@@ -65,6 +65,14 @@ def truncate(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
 
+def count_a_row_more(path: Path) -> None:
+    """Let the footer of a parquet file of 4 rows say 5: Arrow then reads 4, without a word."""
+    pq.write_table(pq.read_table(path), path)  # in one row group
+    content = path.read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    path.write_bytes(content[:start] + content[start:].replace(b"\x16\x08", b"\x16\x0a"))
+
+
 def spoil(tree: Tree) -> None:
     path = tree.emb / "user/embed-00001.pt"
     rows = torch.load(path, weights_only=True)
@@ -106,6 +114,10 @@ FAULTS: dict[str, tuple[Callable[[Tree], Any], str]] = {
     "a null in the map": (
         lambda t: change_map(t, 1, orig=lambda _: None),
         r"part-00001\.parquet: row 1: column 'orig': expected no nulls, found one",
+    ),
+    "a footer that counts a row more than there are": (
+        lambda t: count_a_row_more(map_file(t, 1)),
+        r"part-00001\.parquet: expected 5 rows as its footer says, found 4",
     ),
     "a map cut short": (
         lambda t: truncate(map_file(t, 1), 300),
