@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from graphmill.config.sections.etl import Filters, Scalar
 from graphmill.errors import RawTableError
-from graphmill.formats.raw_ids import texts_of
+from graphmill.formats.raw_ids import BYTES, TEXTS, texts_of
 
 _COMPARE = {
     "==": pc.equal,
@@ -65,11 +65,7 @@ def left_for_rows(
             of_files: list[bool | None] = _judged(columns, column, operator, value).to_pylist()
             return of_files
         possible = _possible(column, *spans[column], operator, value) if column in spans else None
-        return (
-            [None if verdict in (True, None) else False for verdict in possible.to_pylist()]
-            if possible
-            else unknown
-        )
+        return [False if each is False else None for each in possible.to_pylist()] if possible else unknown
 
     unknown: list[bool | None] = [None] * num_files
     verdicts = [[(condition, judged(*condition)) for condition in every] for every in filters]
@@ -149,6 +145,9 @@ def _compared(column: str, values: Any, kind: pa.DataType, operator: str, value:
     by_type = {type(item): [other for other in listed if type(other) is type(item)] for item in listed}
     for some in by_type.values():
         parsed, other = _parsed(column, values, kind, some[0])
+        if pa.types.is_decimal(other):  # is_in takes no other numbers there
+            parts += [pc.equal(parsed, _converted(item, other)) for item in some]
+            continue
         wanted, set_type = [_converted(item, other).as_py() for item in some], other
         if pa.types.is_integer(other):
             set_type = pa.float64() if isinstance(some[0], float) else pa.int64()
@@ -187,7 +186,8 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def _is_decoded(kind: pa.DataType) -> bool:
     """Whether a type is converted before it is compared; file statistics are not of the converted type."""
-    return bool(pa.types.is_dictionary(kind) or pa.types.is_fixed_size_binary(kind) or kind == pa.uuid())
+    tests = (pa.types.is_dictionary, pa.types.is_fixed_size_binary, pa.types.is_null)
+    return kind == pa.uuid() or any(test(kind) for test in tests)
 
 
 def _parsed(column: str, values: Any, kind: pa.DataType, value: Scalar) -> tuple[Any, pa.DataType]:
@@ -216,9 +216,7 @@ def _is_parsed(kind: pa.DataType, value: Any) -> bool:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    of_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view)
-    return any(test(kind) for test in (*tests, *of_bytes))
+    return kind in (*TEXTS, *BYTES)
 
 
 def _converted(value: Scalar, kind: pa.DataType) -> pa.Scalar:

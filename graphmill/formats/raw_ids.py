@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
-_TEXTS = (pa.string(), pa.large_string(), pa.string_view())
-_BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
+TEXTS = (pa.string(), pa.large_string(), pa.string_view())
+BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def may_be_ids(kind: pa.DataType) -> bool:
     """Whether values of a type can be raw ids."""
     kind = _plain(kind)
-    is_other = kind in (*_TEXTS, *_BYTES, pa.null(), pa.uuid()) or pa.types.is_fixed_size_binary(kind)
+    is_other = kind in (*TEXTS, *BYTES, pa.null(), pa.uuid()) or pa.types.is_fixed_size_binary(kind)
     return is_other or holds_whole_numbers(kind)
 
 

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.tables.blocks import ranges_within
-from etl.tables.data_file import Deletes
-from graphmill import storage
+from etl.tables.data_file import DataFile, Deletes
 from graphmill.config.sections.etl import FilesConfig, Filters, Table
 from graphmill.formats.raw_tables.opened import Cut, has_lines_of_bytes, suffixes_of
 from graphmill.storage.as_json import ArrowType
@@ -141,8 +140,7 @@ def cut_lines(
 ) -> list[tuple[int, int, Cut]]:
     """Cut a file of lines whose rows begin at byte `head_bytes`; `sample` is the file's beginning."""
     line_bytes = len(sample) / max(sample.count(b"\n"), 1)
-    status = storage.status(uri)
-    num_bytes = status.size_bytes if status else 0
+    num_bytes = DataFile(uri).num_bytes()
     if suffixes_of(uri)[1]:
         return [(0, int(num_bytes * _TYPICAL_COMPRESSION / line_bytes), None)]
     if not (cuttable and has_lines_of_bytes(table.encoding)):

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from etl.tables.filters import columns_of
 from etl.tables.formats.base import OF_DELIMITED, BadLine, FileRange, Head, OnBadLine, TableFormat, cut_lines
 from etl.tables.nested import Path
 from graphmill.config.sections.etl import FilesConfig, WholeTableConfig
@@ -170,13 +171,12 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
         if not rows.first(is_header=True)[0]:
             return Head([], [])
         cuts = cut_lines(uri, table, rows.text, 0, chunk_rows, cuttable=True)
-        types = next(
-            _types(uri, block) for block in rows.blocks() if not isinstance(block, Fault) and block.strip()
-        )
+        blocks = (block for block in rows.blocks() if not isinstance(block, Fault) and block.strip())
+        types = _types(uri, table, next(blocks))
     return Head([*types], cuts, types)
 
 
-def _types(uri: str, block: bytes) -> dict[str, pa.DataType]:
+def _types(uri: str, table: FilesConfig, block: bytes) -> dict[str, pa.DataType]:
     with suppress(pa.ArrowInvalid):
         schema = pajson.read_json(pa.BufferReader(block), _reads(block)).schema
         # pyarrow takes whole numbers beyond 64 bits for fractions.
@@ -188,9 +188,11 @@ def _types(uri: str, block: bytes) -> dict[str, pa.DataType]:
             objects.append(parsed(line))
         except NoRowError as error:
             problem = error
-    if not objects:
+    wanted = map(str, (*table.columns().values(), *columns_of(table.filters)))
+    types = types_of(objects or [dict.fromkeys(wanted)])  # without any: each line is refused when it is read
+    if not types:
         raise RawTableError(f"{uri}: row 1: {problem}") from problem
-    return types_of(objects)
+    return types
 
 
 def _type_to_read(kind: pa.DataType) -> pa.DataType:

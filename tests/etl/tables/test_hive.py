@@ -136,6 +136,21 @@ def test_rows_keep_their_numbers(tmp_path: Path) -> None:
     assert bad == [("lhs: empty", 3), ("number of fields", 2)]
 
 
+def test_a_part_with_a_column_of_nulls(tmp_path: Path) -> None:
+    """pandas writes such a column without a type."""
+    write_parquet(tmp_path / "a.parquet", u=["a", "b"], i=["x", "y"], k=["k", "l"], n=[1, 2])
+    write_parquet(tmp_path / "b.parquet", u=["c"], i=["z"], k=[None], n=[None])
+    for condition, ids in (
+        (["k", "==", "k"], ["a"]),
+        (["k", "!=", "k"], ["b"]),
+        (["k", "not in", ["k", "m"]], ["b"]),
+        (["n", ">=", 1], ["a", "b"]),
+        (["n", "in", [2, 3]], ["b"]),
+        (["k", "==", None], ["c"]),
+    ):
+        assert [lhs for lhs, _ in rows_of(tmp_path, filters=[condition])] == ids
+
+
 def test_columns_inside_structs(tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", u=["a", "b"], i=["x", "y"], e=[{"n": 1}, {"n": 2}])
     assert rows_of(path, filters=[["e.n", "==", 2]]) == [("b", "y")]
@@ -222,7 +237,20 @@ def _columns() -> Iterator[pa.Array]:
 
 
 NUMBERS: list[Any] = [1, 2**40, 2**70, -1, 1.5, float("inf"), True, None]
-ANY_VALUE = st.sampled_from([*NUMBERS, "1", "b", "2026-11-01", "2026-11-01 01:00:00", "true", "", "ä"])
+COMPARED: list[Any] = [*NUMBERS, "1", "b", "2026-11-01", "2026-11-01 01:00:00", "true", "", "ä"]
+ANY_VALUE = st.sampled_from(COMPARED)
+
+
+def test_a_list_of_one_value_is_like_the_value() -> None:
+    """`in [x]` passes the rows that `== x` passes, and is refused where that is."""
+    for array, value in itertools.product(_columns(), [value for value in COMPARED if value is not True]):
+        found = []
+        for operator, given_value in (("==", value), ("in", (value,))):
+            found.append(None)
+            with suppress(RawTableError):
+                columns = {"x": pa.chunked_array([array])}
+                found[-1] = rows_that_pass(((("x", operator, given_value),),), columns).to_pylist()
+        assert found[0] == found[1], (array.type, value)
 
 
 @given(

@@ -87,6 +87,10 @@ def test_lines_that_are_no_rows(tmp_path: Path, line: str, reason: str, message:
         rows, bad = quarantined(path, content, **ENDS)
         assert rows == [(str(row["l"]), str(row["r"])) for row in before + after]
         assert bad == [(2, reason, line if reason.endswith(("type", "JSON")) else None)]
+    if reason == "JSON":  # nor has the file another line, which would say its columns
+        with pytest.raises(RawTableError, match=rf"t\.jsonl: row 1 .*{message}.*etl\.on_bad_row"):
+            read(path, line.encode(), **ENDS)
+        assert quarantined(path, line.encode(), **ENDS) == ([], [(1, reason, line)])
 
 
 def test_weights_and_filters_of_several_types(tmp_path: Path) -> None:
