@@ -6,9 +6,14 @@ UUIDs                                    123e4567-e89b-12d3-a456-426614174000
 bytes, also of a fixed size              the UTF-8 that they are
 """
 
+from collections.abc import Iterable
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from graphmill.errors import BadInputError
 
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
 TEXTS = (pa.string(), pa.large_string(), pa.string_view())
@@ -51,6 +56,20 @@ def strings_of(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
     column = ids if isinstance(ids, pa.ChunkedArray) else pa.chunked_array([ids])
     column.validate(full=True)  # by default Arrow accepts any bytes as UTF-8
     return texts_of(column).cast(pa.string()).combine_chunks()
+
+
+def strings_given(ids: Iterable[Any] | pa.Array, where: str) -> pa.Array:
+    """Return ids that a call in Python gives, as strings; `where` begins the message about other values."""
+    try:
+        if not isinstance(ids, pa.Array | pa.ChunkedArray):
+            ids = pa.array(ids if hasattr(ids, "__array__") else list(ids), from_pandas=True)
+        if may_be_ids(ids.type):
+            return strings_of(ids)
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise BadInputError(
+            f"{where}: expected strings or integers, all of one kind and in UTF-8: {error}"
+        ) from error
+    raise BadInputError(f"{where}: expected strings or integers, found {ids.type}")
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:

@@ -15,7 +15,7 @@ from graphmill.ask.features.joined import MOST_SIMILAR, Form, Similar
 from graphmill.ask.principal import Components, moments_of
 from graphmill.checkpoints import Floats
 from graphmill.errors import BadInputError
-from graphmill.formats.raw_ids import may_be_ids, strings_of
+from graphmill.formats.raw_ids import strings_given
 
 if TYPE_CHECKING:
     from graphmill.library.fold_in import Edge, FoldedId
@@ -42,12 +42,13 @@ def features(
     entity_type: str,
     ids: Iterable[Any] | pa.Array,
     components: int | None,
-    similar_to: Sequence[str] | None,
+    similar_to: Sequence[Any] | None,
     as_columns: bool,
     edges: "Iterable[Edge] | pa.Table | None",
 ) -> pa.Table:
     """Make the table; see `Run.features`."""
-    strings = _strings(ids)
+    strings = strings_given(ids, "ids")
+    strings = pc.if_else(pc.equal(strings, ""), None, strings)
     encoded = strings.dictionary_encode()
     names = encoded.dictionary
     vectors_UD = np.zeros((len(names), run.dimension(entity_type)), np.float32)
@@ -67,24 +68,6 @@ def features(
     return pa.table([strings, *columns], schema=pa.schema([("id", pa.string()), *form.fields]))
 
 
-def _strings(ids: Iterable[Any] | pa.Array) -> pa.Array:
-    values = ids if isinstance(ids, pa.Array | pa.ChunkedArray) else _array(ids)
-    if not may_be_ids(values.type):
-        raise BadInputError(f"ids: expected strings or integers, found {values.type}")
-    try:
-        strings = strings_of(values)
-    except pa.ArrowInvalid as error:
-        raise BadInputError(f"ids: expected UTF-8: {error}") from error
-    return pc.if_else(pc.equal(strings, ""), None, strings)
-
-
-def _array(ids: Iterable[Any]) -> pa.Array:
-    try:
-        return pa.array(ids if hasattr(ids, "__array__") else list(ids), from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise BadInputError(f"ids: expected strings or integers, all of one kind: {error}") from error
-
-
 def _find(run: VectorsByType, entity_type: str, names: pa.Array, vectors_UD: Floats) -> Any:
     """Fill in the vectors of ids; return which ids the run knows, [U]."""
     is_known_U = np.zeros(len(names), bool)
@@ -102,7 +85,7 @@ def _form(
     run: VectorsByType,
     entity_type: str,
     components: int | None,
-    similar_to: Sequence[str] | None,
+    similar_to: Sequence[Any] | None,
     as_columns: bool,
     tells_confidence: bool,
 ) -> Form:
@@ -121,8 +104,8 @@ def _moments(run: VectorsByType, entity_type: str) -> Any:
     return moments
 
 
-def _similar(run: VectorsByType, entity_type: str, ids: Sequence[str]) -> Similar:
-    names = list(dict.fromkeys(ids))
+def _similar(run: VectorsByType, entity_type: str, ids: Sequence[Any]) -> Similar:
+    names = strings_given(ids, "similar_to").unique().to_pylist()
     if isinstance(ids, str) or not 1 <= len(names) <= MOST_SIMILAR:
         raise BadInputError(f"similar_to: expected a list of 1 to {MOST_SIMILAR} ids, found {ids!r}"[:200])
     vectors = run.find(entity_type, names)

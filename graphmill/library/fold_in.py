@@ -6,6 +6,7 @@ Shapes: N entities of a type, E edges, Q ids, D dimension.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ from graphmill.ask.run import TrainedRun, find_model
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.errors import BadInputError
+from graphmill.formats.raw_ids import strings_given
 from graphmill.vocab import Side
 
 Edge = tuple[str, str, str] | tuple[str, str, str, float]
@@ -126,8 +128,10 @@ class FoldIn:
         id_K, relation_K, is_rhs_K, known_K = (np.array(end, np.int64) for end in ends)
         edges, mentions = parted(id_K, relation_K, is_rhs_K, known_K, np.array(weights, np.float32))
         known_ED = np.empty((len(edges.id_E), self._entities[entity_type].vectors_ND.shape[1]), np.float32)
-        for row, edge in enumerate(zip(edges.relation_E, edges.is_rhs_E, edges.known_E, strict=True)):
-            known_ED[row] = self._vector(*map(int, edge))
+        ends_E = np.stack([edges.relation_E, edges.is_rhs_E, edges.known_E], 1).tolist()
+        for row, (relation, is_rhs, known) in enumerate(ends_E):
+            name = self._model.type_of(relation, side_of(is_rhs).other)
+            known_ED[row] = self._entities[name].vectors_ND[known]
         edges = edges._replace(known_ED=known_ED)
         solution = self._solvers[entity_type].solve(edges, len(ids), mentions)
         counts: Numbers = np.bincount(edges.id_E, minlength=len(ids))
@@ -138,11 +142,6 @@ class FoldIn:
             )
         }
 
-    def _vector(self, relation: int, is_rhs: int, known: int) -> Floats:
-        name = self._model.type_of(relation, side_of(is_rhs).other)
-        vector_D: Floats = self._entities[name].vectors_ND[known]
-        return vector_D
-
 
 def _rows(edges: Iterable[Edge] | pa.Table) -> list[tuple[str, str, str, float]]:
     if isinstance(edges, pa.Table):
@@ -150,7 +149,7 @@ def _rows(edges: Iterable[Edge] | pa.Table) -> list[tuple[str, str, str, float]]
             raise BadInputError(
                 f"edges: expected the columns {', '.join(_COLUMNS)}, and maybe weight, not {missing[0]!r}"
             )
-        columns = [edges[name].cast(pa.string()).to_pylist() for name in _COLUMNS]
+        columns = [strings_given(edges[name], f"edges: {name}").to_pylist() for name in _COLUMNS]
         weights = edges["weight"].to_pylist() if "weight" in edges.column_names else [1.0] * len(edges)
         edges = list(zip(*columns, weights, strict=True))
     return [_row(number, edge) for number, edge in enumerate(edges)]
@@ -161,11 +160,16 @@ def _row(number: int, edge: Any) -> tuple[str, str, str, float]:
         raise BadInputError(
             f"edges: row {number}: expected (lhs, relation, rhs) or a weight too, found {edge!r}"
         )
+    texts = [str(text) if isinstance(text, Integral) else text for text in edge[:3]]
     weight = edge[3] if len(edge) > 3 else 1.0
-    texts_fit = all(isinstance(text, str) and text for text in edge[:3])
-    if not texts_fit or not isinstance(weight, int | float) or not 0 <= weight < float("inf"):
+    texts_fit = all(isinstance(text, str) and text for text in texts)
+    if (
+        not texts_fit
+        or not isinstance(weight, int | float | np.integer | np.floating)
+        or not 0 <= weight < float("inf")
+    ):
         raise BadInputError(
-            f"edges: row {number}: expected three texts that are not empty, and a weight of 0 or more, found "
-            f"{edge!r}"
+            f"edges: row {number}: expected three texts or integers, none of them empty, and a weight of 0 "
+            f"or more, found {edge!r}"
         )
-    return edge[0], edge[1], edge[2], float(weight)
+    return texts[0], texts[1], texts[2], float(weight)

@@ -20,6 +20,7 @@ from graphmill.config import no_run, place_now
 from graphmill.config.yaml_text import as_yaml
 from graphmill.errors import BadInputError, NotFoundError, optional, suggestion
 from graphmill.formats import remapped
+from graphmill.formats.raw_ids import strings_given
 from graphmill.run.record import read_run
 from graphmill.vocab import RECORD
 
@@ -159,12 +160,13 @@ class Run:
                 if left <= 0:
                     break
 
-    def vector(self, entity_type: str, raw_id: str) -> Floats:
+    def vector(self, entity_type: str, raw_id: str | int) -> Floats:
         """The embedding of one entity, float32 [D].
 
         Raises:
             NotFoundError: the type has no such id.
         """
+        raw_id = _text(raw_id)
         vectors = self.find(entity_type, [raw_id])
         if raw_id not in vectors:
             close = close_id(raw_id, (ids for ids, _ in self.iter_vectors(entity_type)))
@@ -174,9 +176,11 @@ class Run:
             )
         return vectors[raw_id]
 
-    def find(self, entity_type: str, raw_ids: list[str], max_rows: int | None = None) -> dict[str, Floats]:
+    def find(
+        self, entity_type: str, raw_ids: Iterable[Any], max_rows: int | None = None
+    ) -> dict[str, Floats]:
         """The embeddings, float32 [D], of the given ids that exist (among the first `max_rows` rows)."""
-        wanted, vectors = pa.array(dict.fromkeys(raw_ids), pa.string()), {}
+        wanted, vectors = strings_given(raw_ids, "ids").unique(), {}
         for ids, vectors_ND in self.iter_vectors(entity_type, max_rows=max_rows):
             for row in np.flatnonzero(pc.is_in(ids, wanted).to_numpy(zero_copy_only=False)).tolist():
                 vectors[ids[row].as_py()] = vectors_ND[row].copy()
@@ -185,7 +189,7 @@ class Run:
         return vectors
 
     def neighbors(
-        self, entity_type: str, raw_id: str, k: int = 10, *, among: str | None = None
+        self, entity_type: str, raw_id: str | int, k: int = 10, *, among: str | None = None
     ) -> list[Neighbor]:
         """The `k` entities with the largest cosine to the embedding of `raw_id`, nearest first.
 
@@ -193,8 +197,10 @@ class Run:
 
         Raises:
             NotFoundError: the type has no such id.
-            BadInputError: the two types' embeddings have different lengths.
+            BadInputError: the two types' embeddings have different lengths, or k is not positive.
         """
+        if k < 1:
+            raise BadInputError(f"k: expected 1 or more, found {k}")
         among = among or entity_type
         if self.dimension(among) != self.dimension(entity_type):
             raise BadInputError(
@@ -202,7 +208,7 @@ class Run:
                 f"{self.dimension(among)}; these cannot be compared"
             )
         query_QD = self.vector(entity_type, raw_id)[None]
-        own = raw_id if among == entity_type else None
+        own = _text(raw_id) if among == entity_type else None
         return nearest(self.iter_vectors(among), by_cosine(query_QD), [own], k)[0]
 
     def features(
@@ -211,7 +217,7 @@ class Run:
         ids: Iterable[Any],
         *,
         components: int | None = None,
-        similar_to: Sequence[str] | None = None,
+        similar_to: Sequence[Any] | None = None,
         as_columns: bool = False,
         edges: "Iterable[Edge] | pa.Table | None" = None,
     ) -> pa.Table:
@@ -274,6 +280,10 @@ class Run:
                 f"{suggestion(entity_type, self._num_parts, 'types:')}"
             )
         return range(self._num_parts[entity_type])
+
+
+def _text(raw_id: Any) -> str:
+    return strings_given([raw_id], "id")[0].as_py() or ""
 
 
 def _read_pandas(embedding_path: str, entity_type: str, partition: int) -> "pd.DataFrame":

@@ -248,6 +248,9 @@ class Neighbors:
         sizes = np.array([int(first[-1]) for first in graph.first.values()])
         self._offset = dict(zip(graph.first, (np.cumsum(sizes) - sizes).tolist(), strict=True))
         self._num = num = int(sizes.sum())
+        _, pair_E = np.unique(trained.rel * graph.end + trained.lhs, return_inverse=True)
+        _, first = np.unique(pair_E * graph.end + trained.rhs, return_index=True)
+        trained = trained[np.sort(first)]  # an edge that comes several times counts once
         self._edges = {side: self._entities(side, trained.rel, trained.ends(side)) for side in Side}
         self._rel = trained.rel
         entity_H = np.concatenate([self._edges[side] for side in Side])

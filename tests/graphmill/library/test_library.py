@@ -114,8 +114,28 @@ def test_missing_types_and_ids_are_refused(output: Path, tmp_path: Path) -> None
         run.neighbors("user", "u700")
     with pytest.raises(BadInputError, match="length 8, item of 4"):
         run.neighbors("user", "u1", among="item")
+    for k in (0, -1):
+        with pytest.raises(BadInputError, match=f"k: expected 1 or more, found {k}"):
+            run.neighbors("user", "u1", k)
+    for none in (None, ""):
+        with pytest.raises(NotFoundError, match="'': there is no user"):
+            run.vector("user", none)
+    with pytest.raises(BadInputError, match="id: expected strings or integers, found double"):
+        run.vector("user", 1.5)
     with pytest.raises(NotFoundError, match=r"nowhere: expected a run, found none"):
         graphmill.open(str(tmp_path / "nowhere"))
+
+
+def test_an_id_may_be_an_integer(tmp_path: Path, rng: np.random.Generator) -> None:
+    vectors_ND = rng.normal(size=(3, 4)).astype(np.float32)
+    with remapped.new_part(str(tmp_path / "embeddings"), "movie", 0, 4) as part:
+        part.append(pa.array(["7", "12", "0"]), vectors_ND)
+    run = graphmill.open(str(tmp_path))
+    for twelve in (12, np.int64(12), "12"):
+        np.testing.assert_array_equal(run.vector("movie", twelve), vectors_ND[1])
+        assert run.neighbors("movie", twelve) == run.neighbors("movie", "12")
+        assert run.find("movie", [twelve, twelve]).keys() == {"12"}
+        assert run.features("movie", [7], similar_to=[twelve]).column_names[1] == "similarity_12"
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"config": 3}', '{"stages": "x"}', "[" * 100_000])

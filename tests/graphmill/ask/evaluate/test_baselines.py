@@ -142,10 +142,13 @@ def scores_by_hand(config: Config, side: Side, edge: Edge, train: list[Edge]) ->
 
 @pytest.mark.parametrize("relations", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 def test_neighbors_are_those_of_counting(tmp_path: Path, rng: Generator, relations: dict[str, Any]) -> None:
+    """An edge that comes several times counts once: neighbors are those of sets."""
     config = settings(tmp_path, relations)
     graph = Graph(config, COUNTS, 3)
-    train, test = sorted(set(drawn(config, rng, 150))), drawn(config, rng, 40)
-    trained, left_out = triples(train), {*train, *test}
+    drawn_edges, test = drawn(config, rng, 150), drawn(config, rng, 40)
+    train = sorted(set(drawn_edges))
+    assert len(train) < len(drawn_edges)
+    trained, left_out = triples(drawn_edges), {*train, *test}
     for side in Side:
         of_side = asked(graph, side, triples(test), triples([*train, *test]))
         middle = Neighbors(graph, trained).rank(*of_side).middle

@@ -121,10 +121,19 @@ def test_a_call_gives_the_same(tmp_path: Path, world: World, fold_in: Command, r
             assert each.embedding == pytest.approx(row["embedding"], abs=1e-2)
     assert [each.id for each in run.fold_in([("new-1", "likes", world.name("item", 2))])] == ["new-1"]
     assert run.fold_in([]) == []
+    item = world.name("item", 2)
+    for lhs, weight in ((5, 2), (np.int64(5), np.float32(2)), ("5", np.int64(2))):
+        (found,) = run.fold_in([(lhs, "likes", item, weight)])
+        assert found.id == "5"
+    (same,) = run.fold_in(pa.table({"lhs": [5], "relation": ["likes"], "rhs": [item], "weight": [2]}))
+    np.testing.assert_array_equal(same.embedding, found.embedding)
     wrong: list[tuple[str, Any]] = [
         ("relation 'eats': the run was trained without it", [("a", "eats", "b")]),
         ("row 0: expected three texts", [("a", "likes", "")]),
         (r"row 1: expected \(lhs, relation, rhs\)", [("a", "likes", "b"), ("a", "b")]),
+        ("row 0: expected three texts", [("a", "likes", None)]),
+        ("row 0: expected three texts", [("a", "likes", item, "2")]),
+        ("edges: rhs: expected strings", pa.table({"lhs": ["a"], "relation": ["likes"], "rhs": [1.5]})),
         ("not 'rhs'", pa.table({"lhs": ["a"], "relation": ["likes"]})),
     ]
     for message, edges in wrong:
