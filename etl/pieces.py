@@ -66,8 +66,8 @@ class Relations:
     featurized: frozenset[str]
 
 
-def edge_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) -> TableConfig:
-    """Describe a table of new edges: like the run's own tables, but for the options that are `given`."""
+def edge_table(config: Config, paths: Sequence[str], given: Mapping[str, Any], option: str) -> TableConfig:
+    """Describe new edges, which `option` names: like tables of the run, but for what is `given`."""
     tables = config.section(EtlConfig).tables if config.etl else ()
     kinds = [table.model_dump(exclude=_OF_RUN) for table in tables]
     for kind in kinds:
@@ -83,14 +83,14 @@ def edge_table(config: Config, paths: Sequence[str], given: Mapping[str, Any]) -
         like = {"lhs": "lhs", "rhs": "rhs", "relation_column": "relation"}
     else:
         raise ConfigError(
-            f"--edges: the run has {len(distinct)} kinds of tables, and none says how to read this one; add "
-            "--lhs, --rhs, and --relation or --relation-column"
+            f"{option}: the run has {len(distinct)} kinds of tables, and none says how to read this one; run "
+            "`graphmill fold-in` with --lhs, --rhs, and --relation or --relation-column"
         )
     if asked & {"relation", "relation_column"}:
         like |= {"relation": None, "relation_column": None}
     content = like | dict(given) | {"path": [storage.absolute(path) for path in paths]}
-    table: TableConfig = validated(TableConfig, content, prefix=("--edges",))
-    refuse_ignored(_files_of(config, table, "--edges"), given)
+    table: TableConfig = validated(TableConfig, content, prefix=(option,))
+    refuse_ignored(_files_of(config, table, option), given)
     return table
 
 
@@ -128,7 +128,7 @@ def write_pieces(
     warn_of_left_out(inputs)
     for table in tables:
         if isinstance(table, TableConfig) and table.relation is not None:
-            _number(table.relation, "--edges", relations)
+            _number(table.relation, "new edges", relations)
     files = [(of_table.table, file) for of_table in inputs for file in of_table.files()]
     tasks = [(group, relations, folder, number) for number, group in enumerate(_groups(files))]
     written = run_tasks(client, write_group, tasks, description="reading tables", unit="ranges")

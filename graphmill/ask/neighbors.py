@@ -198,8 +198,7 @@ def _find_id(
                 for ids, rows_ND in table.batches()
                 if (row := pc.index(ids, raw_id).as_py()) >= 0
             ]
-            if found:
-                return name, found[-1]
+            return name, found[-1]
     close = close_id(raw_id, (ids for name in searched for table in tables[name] for ids in table.iter_ids()))
     raise NotFoundError(f"--id {raw_id}: there is no such id among {', '.join(searched)}{close}")
 

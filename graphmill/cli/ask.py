@@ -230,7 +230,7 @@ def _fold_in(settings: Config, request: FeaturesOptions) -> partial[dict[str, An
     edges = [uri for uri in request.fold_in if not job.is_folded(uri)]
     if not edges:
         return None
-    tables = [edge_table(settings, edges, {})]
+    tables = [edge_table(settings, edges, {}, "--fold-in")]
     read = partial(write_pieces, settings, tables, relations_of(settings))
     asked = fold_in_job.Request({"edges": edges}, edges)
     return partial(fold_in_job.run, settings, asked, read)
@@ -284,7 +284,7 @@ def fold_in(
     options = FoldInOptions(**{key: others.pop(key) for key in FoldInOptions.model_fields if key in others})
     given = {key: value for key, value in others.items() if value is not None}
     given |= {"weight": None} if no_weight else {}
-    tables: list[Table] = [edge_table(settings, edges, given)]
+    tables: list[Table] = [edge_table(settings, edges, given, "--edges")]
     paths = list(edges)
     for text in ids:
         entity_type, equals, path = text.partition("=")

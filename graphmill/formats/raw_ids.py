@@ -67,7 +67,7 @@ def strings_given(ids: Iterable[Any] | pa.Array, where: str) -> pa.Array:
             return strings_of(ids)
     except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
         raise BadInputError(
-            f"{where}: expected strings or integers, all of one kind and in UTF-8: {error}"
+            f"{where}: expected strings or integers, of one kind, in UTF-8: {error}"
         ) from error
     raise BadInputError(f"{where}: expected strings or integers, found {ids.type}")
 

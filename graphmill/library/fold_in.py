@@ -6,7 +6,6 @@ Shapes: N entities of a type, E edges, Q ids, D dimension.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from numbers import Integral
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -76,9 +75,7 @@ class FoldIn:
         self._model: FrozenModel = read_model(trained, tables, options or FoldInOptions())
         self._entities = {name: _Entities(table) for name, table in tables.items()}
         self._solvers = {name: Solver(self._model, name, OF_CALL) for name in tables}
-        self._numbers: Mapping[str, int] = {
-            name: place for place, name in enumerate(self._model.run.relation_names)
-        }
+        self._numbers = {name: place for place, name in enumerate(self._model.run.relation_names)}
 
     def __call__(self, edges: Iterable[Edge] | pa.Table) -> list[FoldedId]:
         """Solve the ids of edges that the run does not know; see `Run.fold_in`."""
@@ -160,7 +157,7 @@ def _row(number: int, edge: Any) -> tuple[str, str, str, float]:
         raise BadInputError(
             f"edges: row {number}: expected (lhs, relation, rhs) or a weight too, found {edge!r}"
         )
-    texts = [str(text) if isinstance(text, Integral) else text for text in edge[:3]]
+    texts = [str(text) if isinstance(text, int | np.integer) else text for text in edge[:3]]
     weight = edge[3] if len(edge) > 3 else 1.0
     texts_fit = all(isinstance(text, str) and text for text in texts)
     if (

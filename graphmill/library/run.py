@@ -166,19 +166,16 @@ class Run:
         Raises:
             NotFoundError: the type has no such id.
         """
-        raw_id = _text(raw_id)
         vectors = self.find(entity_type, [raw_id])
-        if raw_id not in vectors:
-            close = close_id(raw_id, (ids for ids, _ in self.iter_vectors(entity_type)))
+        if not vectors:
+            close = close_id(str(raw_id), (ids for ids, _ in self.iter_vectors(entity_type)))
             raise NotFoundError(
                 f"{raw_id!r}: there is no {entity_type} of that id among "
                 f"{self.num_entities[entity_type]:,}{close}"
             )
-        return vectors[raw_id]
+        return next(iter(vectors.values()))
 
-    def find(
-        self, entity_type: str, raw_ids: Iterable[Any], max_rows: int | None = None
-    ) -> dict[str, Floats]:
+    def find(self, entity_type: str, raw_ids: list[Any], max_rows: int | None = None) -> dict[str, Floats]:
         """The embeddings, float32 [D], of the given ids that exist (among the first `max_rows` rows)."""
         wanted, vectors = strings_given(raw_ids, "ids").unique(), {}
         for ids, vectors_ND in self.iter_vectors(entity_type, max_rows=max_rows):
@@ -208,7 +205,7 @@ class Run:
                 f"{self.dimension(among)}; these cannot be compared"
             )
         query_QD = self.vector(entity_type, raw_id)[None]
-        own = _text(raw_id) if among == entity_type else None
+        own = str(raw_id) if among == entity_type else None
         return nearest(self.iter_vectors(among), by_cosine(query_QD), [own], k)[0]
 
     def features(
@@ -280,10 +277,6 @@ class Run:
                 f"{suggestion(entity_type, self._num_parts, 'types:')}"
             )
         return range(self._num_parts[entity_type])
-
-
-def _text(raw_id: Any) -> str:
-    return strings_given([raw_id], "id")[0].as_py() or ""
 
 
 def _read_pandas(embedding_path: str, entity_type: str, partition: int) -> "pd.DataFrame":

@@ -226,15 +226,9 @@ def _check_ids(column: str, counts: Mapping[str, Any]) -> None:
             f"--column {column}: expected ids of {counts['type']!r}, found none of them in {num_missing:,} "
             f"rows, but others, such as {shown}; choose another column or another --type"
         )
-    log.warning(
-        "features: %s: %d of %d rows have ids that are no %s of the run, and no vector: %s%s",
-        column,
-        num_missing,
-        num_missing + num_with_vector,
-        counts["type"],
-        shown,
-        ", ..." if num_missing > len(counts["missing"]) else "",
-    )
+    more = ", ..." if num_missing > len(counts["missing"]) else ""
+    told = "features: %s: %d of %d rows have ids that are no %s of the run, and no vector: %s%s"
+    log.warning(told, column, num_missing, num_missing + num_with_vector, counts["type"], shown, more)
 
 
 def _told(joining: Joining) -> dict[str, Any]:

@@ -122,8 +122,8 @@ def _solve(
         new_types = list(tables)
     if not new_types:
         raise NothingNewError(
-            f"--edges: expected ids that the run does not know, found none in {num_rows:,} rows; the run has "
-            "vectors for all of them"
+            f"new edges: expected ids that the run does not know, found none in {num_rows:,} rows; the run "
+            "has vectors for all of them"
         )
     model = client.submit(_read_model, trained, tables, request.options, pure=False)
     solving = {

@@ -184,19 +184,14 @@ def _find(asked: Asked, ids_uri: str, work: Work, client: Client) -> tuple[list[
     num_ids, num_unknown = (sum(piece[key] for piece in searched) for key in ("num_ids", "num_unknown"))
     shown = [name for piece in searched for name in piece["unknown"]][:_SHOWN]
     kind = asked.queries.entity_type
+    named = ", ".join(map(repr, shown)) + (", ..." if num_unknown > len(shown) else "")
     if num_unknown == num_ids:
-        like = f", such as {', '.join(map(repr, shown))}" if shown else ""
+        like = f", such as {named}" if shown else ""
         found = f"{num_ids} others{like}" if num_ids else "none"
         raise ConfigError(f"--ids {ids_uri}: expected ids of {kind!r}, found {found}")
     if num_unknown:
-        log.warning(
-            "predict: %d of %d ids are no %s of the run and get no answers: %s%s",
-            num_unknown,
-            num_ids,
-            kind,
-            ", ".join(map(repr, shown)),
-            ", ..." if num_unknown > len(shown) else "",
-        )
+        told = "predict: %d of %d ids are no %s of the run and get no answers: %s"
+        log.warning(told, num_unknown, num_ids, kind, named)
     chunks = [
         IdChunk(start, min(start + asked.sizes.queries, piece["num_ids"]), piece["uri"], group)
         for piece in searched

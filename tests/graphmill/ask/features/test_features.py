@@ -150,6 +150,31 @@ def test_integers_are_ids(tmp_path: Path, features: Command) -> None:
     assert found["has_vector"].to_pylist() == [True, False, False]
 
 
+def test_errors_about_edges_name_the_option_that_gave_them(
+    tmp_path: Path,
+    world: World,
+    features: Command,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pq.write_table(pa.table({"c": [world.name("user", 1)]}), tmp_path / "t.parquet")
+    ask = [tmp_path / "t.parquet", "--column", "c", "--type", "user", "--fold-in"]
+    assert features(*ask, tmp_path / "missing.csv") == 2
+    assert f"--fold-in: {tmp_path}/missing.csv" in capsys.readouterr().err
+    edges = write_edges(tmp_path / "known.parquet", [(world.name("user", 1), "likes", world.name("item", 1))])
+    assert features(*ask, edges) == 0
+    assert "features: new edges: expected ids that the run does not know, found none" in caplog.text
+    record = json.loads((tmp_path / "run/run.json").read_text())
+    tables = [{"path": "t.csv", "lhs": lhs, "rhs": "b", "relation": "likes"} for lhs in ("a", "c")]
+    record["config"]["etl"] = {"tables": tables}
+    (tmp_path / "run/run.json").write_text(json.dumps(record))
+    (tmp_path / "edges.csv").write_text(f"a,b\n5,{world.name('item', 1)}\n")
+    assert features(*ask, tmp_path / "edges.csv") == 2
+    said = capsys.readouterr().err
+    assert "--fold-in: the run has 2 kinds of tables" in said
+    assert "run `graphmill fold-in` with --lhs, --rhs" in said
+
+
 def test_principal_components(tmp_path: Path, world: World, features: Command, table: pa.Table) -> None:
     ask = [tmp_path / "orders.parquet", "--column", "customer", "--type", "user"]
     assert features(*ask, "--components", 4, "--as-columns") == 0
