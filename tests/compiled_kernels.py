@@ -23,6 +23,7 @@ from triton.backends.driver import DriverBase
 from triton.runtime import driver
 
 from tests import REPOSITORY
+from tests.processes import completed
 
 BINARIES = Path(str(triton.__file__)).parent / "backends/nvidia/bin"
 SHARED_BYTES = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}  # that a block can have, by architecture
@@ -177,10 +178,6 @@ def compiled_by(module: str, *words: str) -> dict[str, list[list[str]]]:
     In a process of its own: in this one Triton may be interpreting.
     """
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    run = subprocess.run(
-        [sys.executable, "-m", module, *words],
-        env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
+    run = completed(sys.executable, "-m", module, *words, env=environment, cwd=REPOSITORY)
     parts = run.stdout.removeprefix("# ").split("\n# ")
     return {case: [line.split() for line in lines] for case, *lines in map(str.splitlines, parts)}

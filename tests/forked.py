@@ -61,9 +61,8 @@ class Kill(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """The end of a process: its exit code, negative if a signal ended it, and its output."""
+    """What a process has done until its end."""
 
-    code: int
     renamings: int
     stdout: str
     stderr: str
@@ -75,10 +74,12 @@ class Fork:
     def __init__(self, forks: "Forks", pid: int, folder: Path) -> None:
         self.pid, self._forks, self._folder = pid, forks, folder
 
-    def wait(self) -> Ended:
-        """Wait until the process has ended; to be called once."""
-        code = self._forks.ask(["wait", self.pid])
-        return Ended(code, self.written("renamings").stat().st_size, *(self.read(each) for each in OUTPUTS))
+    def wait(self, code: int = 0) -> Ended:
+        """Wait until the process has ended, with this exit code; to be called once."""
+        found = self._forks.ask(["wait", self.pid])
+        output = [self.read(each) for each in OUTPUTS]
+        assert found == code, f"expected exit code {code}, found {found}\n{''.join(output)}"
+        return Ended(self.written("renamings").stat().st_size, *output)
 
     def written(self, name: str) -> Path:
         return self._folder / name
@@ -149,9 +150,9 @@ class Forks:
         where = [str(folder), str(cwd or Path.cwd()), {**os.environ, **variables}]
         return Fork(self, self.ask(["start", arguments, kill, has_report, *where]), folder)
 
-    def __call__(self, *words: object, **options: Any) -> Ended:
-        """Run a command to its end; see `start`."""
-        return self.start(*words, **options).wait()
+    def __call__(self, *words: object, code: int = 0, kill: Kill | None = None, **options: Any) -> Ended:
+        """Run a command to its end, which has this exit code, or is to be killed; see `start`."""
+        return self.start(*words, kill=kill, **options).wait(-signal.SIGKILL if kill else code)
 
 
 def kill_at(kill: Kill, renamings: Path) -> None:

@@ -67,6 +67,13 @@ def running(arguments: Sequence[Any], stderr_path: Path, **options: Any) -> Iter
             process.wait()
 
 
+def completed(*words: object, code: int = 0, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A program that has run to its end, which has this exit code."""
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, timeout=600, **options)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done
+
+
 @contextmanager
 def speaking(*words: object, **options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process with pipes, and the first line that it writes; its input ends with the block."""

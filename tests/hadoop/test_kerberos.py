@@ -38,14 +38,14 @@ def secured() -> Iterator[MiniHdfs]:
         yield cluster
 
 
-def attempt(forked: Forks, cluster: MiniHdfs, uri: str, **variables: str) -> Ended:
+def attempt(forked: Forks, cluster: MiniHdfs, uri: str, code: int = 0, **variables: str) -> Ended:
     base = cluster.conf_dir.parent
     environment = {
         "HADOOP_CONF_DIR": str(cluster.conf_dir),
         "KRB5_CONFIG": f"{base}/krb5.conf",
         "KRB5CCNAME": f"FILE:{base}/none",
     }
-    return forked("python", "-c", SCRIPT, uri, "somebody", **environment | variables)
+    return forked("python", "-c", SCRIPT, uri, "somebody", code=code, **environment | variables)
 
 
 def test_a_keytab_lets_in_and_so_does_its_ticket(secured: MiniHdfs, forked: Forks) -> None:
@@ -59,8 +59,7 @@ def test_a_keytab_lets_in_and_so_does_its_ticket(secured: MiniHdfs, forked: Fork
 
 @pytest.mark.hadoop_full
 def test_without_a_ticket_the_error_names_kerberos(secured: MiniHdfs, forked: Forks) -> None:
-    refused = attempt(forked, secured, f"{secured.uri}/c")
-    assert refused.code == 1
+    refused = attempt(forked, secured, f"{secured.uri}/c", code=1)
     assert re.search(r"StorageError: .*(?i:kerberos|gss|credential|ticket)", refused.stderr), refused.stderr
 
 
@@ -72,6 +71,7 @@ def test_the_ticket_names_the_user_not_the_environment(secured: MiniHdfs, forked
         forked,
         secured,
         f"{secured.uri}/d",
+        code=1,
         KRB5_CLIENT_KTNAME=str(base / "alice.keytab"),
         KRB5CCNAME=f"FILE:{base}/tickets-of-alice",
         HADOOP_USER_NAME="hdfs",

@@ -127,8 +127,7 @@ end_with(pipe)
 
 def test_what_a_fork_has_started_ends_with_the_suite(forked: Forks) -> None:
     """A killed suite closes its end of a pipe."""
-    orphan = forked("python", "-c", ORPHAN)
-    assert orphan.code == -signal.SIGKILL, orphan.stderr
+    orphan = forked("python", "-c", ORPHAN, code=-signal.SIGKILL)
     wait_until(lambda: not alive(int(orphan.stdout)))
 
 

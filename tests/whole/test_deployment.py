@@ -27,6 +27,7 @@ from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import BadInputError, DriftError
 from graphmill.run import dates
 from tests import REPOSITORY
+from tests.processes import completed
 
 SCHEDULE = REPOSITORY / "conf" / "schedule"
 HADOLINT = Path(sys.executable).with_name("hadolint")
@@ -78,10 +79,7 @@ def cron_command() -> list[str]:
 
 def words_of(command: str) -> list[str]:
     """The words of a command, as the shell makes them."""
-    printed = subprocess.run(
-        ["bash", "-c", f"printf '%s\\n' {command}"], capture_output=True, text=True, check=True
-    )
-    return printed.stdout.splitlines()
+    return completed("bash", "-c", f"printf '%s\\n' {command}").stdout.splitlines()
 
 
 @pytest.mark.parametrize("source", [airflow_command, oozie_command, systemd_command, cron_command])
@@ -142,8 +140,7 @@ def instructions() -> list[tuple[str, str]]:
 
 @pytest.mark.skipif(not HADOLINT.exists(), reason="no hadolint; pip install '.[dev]'")
 def test_hadolint_finds_nothing() -> None:
-    linted = subprocess.run([HADOLINT, "Dockerfile"], cwd=REPOSITORY, capture_output=True, text=True)
-    assert (linted.returncode, linted.stdout) == (0, "")
+    assert completed(HADOLINT, "Dockerfile", cwd=REPOSITORY).stdout == ""
 
 
 def test_copied_files_exist_steps_are_scripts_and_the_image_does_not_run_as_root() -> None:
@@ -211,13 +208,9 @@ def test_the_image_s_entry_point(words, variables, code, found, tmp_path):
     program = tmp_path / "dask-submit"
     program.write_text('#!/bin/sh\necho dask-submit "$@"\n')
     program.chmod(0o755)
-    done = subprocess.run(
-        [REPOSITORY / "docker" / "entrypoint.sh", *words],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin", **variables},
-        capture_output=True,
-        text=True,
-    )
-    assert (done.returncode, found in done.stdout + done.stderr) == (code, True), done.stderr
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
+    done = completed(REPOSITORY / "docker" / "entrypoint.sh", *words, env=environment, code=code)
+    assert found in done.stdout + done.stderr
 
 
 def test_the_compose_file_s_services() -> None:
@@ -248,13 +241,8 @@ def test_a_checkout_on_the_path_runs_without_being_installed(tmp_path: Path) -> 
     (tmp_path / "c.yaml").write_text(f"{{input: {tmp_path}, output: out}}")
 
     def run(*words: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-S", "-m", *words],
-            env={**os.environ, "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{libraries}"},
-            cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        path = {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{libraries}"}
+        return completed(sys.executable, "-S", "-m", *words, env=os.environ | path, cwd=tmp_path).stdout
 
     run("etl", "--master", "local", "--conf", "c.yaml", *[f"--set={each}" for each in settings])
     record = json.loads((tmp_path / "out" / "run.json").read_text())

@@ -28,6 +28,7 @@ from graphmill.cli import etl, main, remap, submit, train
 from graphmill.display import terminal
 from tests import REPOSITORY
 from tests.forked import Forks
+from tests.processes import completed
 
 PAGES = sorted([*(REPOSITORY / "docs").rglob("*.md"), *REPOSITORY.glob("*.md")])
 FIRST = REPOSITORY / "docs/tutorial/quickstart.md"
@@ -97,8 +98,7 @@ def run_page(page: Path, folder: Path, forked: Forks) -> None:
             for text in texts:
                 words = shlex.split(text) if block.language == "console" else ["python", "-c", text]
                 if words[0] in ("graphmill", "python"):
-                    done = forked(*words, cwd=folder, has_report=page == FIRST)
-                    assert done.code == 0, f"{page.name}: {text}\n{done.stdout}{done.stderr}"
+                    forked(*words, cwd=folder, has_report=page == FIRST)
                 else:
                     subprocess.run(words, cwd=folder, timeout=600, check=True)
 
@@ -133,10 +133,7 @@ nbformat.write(book, "executed.ipynb")
 """
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path, "PYTHONPATH": str(REPOSITORY), **settings}
-    done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
-    )
-    assert done.returncode == 0, done.stderr
+    completed(sys.executable, "-c", program, cwd=folder, env=environment)
     cells: list[dict[str, Any]] = json.loads((folder / "executed.ipynb").read_text())["cells"]
     return cells
 

@@ -166,11 +166,6 @@ def test_a_wrong_bit_is_refused_by_file(what: str, pattern: str, root: Path, nea
     assert Path(name).name in str(caught.value)
 
 
-@pytest.mark.parametrize("what", READ)
-def test_without_damage_every_command_passes(what: str, root: Path, near_client: Client) -> None:
-    do(what, root, near_client)
-
-
 def test_the_error_says_what_to_do(root: Path, near_client: Client) -> None:
     path = root / "checkpoint/embeddings_node_1.v1.h5"
     path.write_bytes(path.read_bytes()[:-1] + b"?")

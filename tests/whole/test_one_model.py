@@ -219,7 +219,7 @@ def test_a_run_that_trains_now_answers_later(root, graphmill_command, monkeypatc
     with pytest.raises(LockedError, match="trains; try again later"):
         TrainedRun.with_ids(config)
     training.send(signal.SIGTERM)
-    training.wait()
+    training.wait(-signal.SIGTERM)
     with pytest.raises(NotFoundError, match="there is no checkpoint"):
         TrainedRun.with_ids(config)
 

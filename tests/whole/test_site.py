@@ -3,7 +3,6 @@
 import html
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from bench import page
 from graphmill.cli.main import command
 from tests import REPOSITORY
+from tests.processes import completed
 
 LOADED = re.compile(
     r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]*)"
@@ -24,8 +24,7 @@ LOADED = re.compile(
 def test_the_site_is_whole_and_loads_nothing_from_the_network(tmp_path: Path) -> None:
     """Built as `make docs` builds it: a warning, also of a broken link, ends the command."""
     build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
-    built = subprocess.run(build, cwd=REPOSITORY, capture_output=True, text=True)
-    assert built.returncode == 0, built.stdout + built.stderr
+    completed(*build, cwd=REPOSITORY)
     pages = list(tmp_path.rglob("*.html"))
     assert len(pages) > 30
     loaded = {each.name: LOADED.findall(each.read_text()) for each in pages}

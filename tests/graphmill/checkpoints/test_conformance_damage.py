@@ -116,9 +116,8 @@ def test_one_wrong_bit_is_found_by_the_checksum(root: str) -> None:
     _read_all(uri)
 
 
-@pytest.mark.parametrize(
-    ("target_format", "shape"), [("pbg", (8,)), ("pbg", ()), ("pbg-legacy", (9, 3)), ("pbg-legacy", (1, 9))]
-)
+@pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy"])
+@pytest.mark.parametrize("shape", [(8,), (10,), (9, 3), (1, 9), ()], ids=str)
 def test_sums_of_another_shape_than_the_rows_are_refused(tmp_path, target_format, shape):
     """Convert would write such sums, and training would add to the wrong rows."""
     uri = str(tmp_path / "checkpoint")
@@ -248,8 +247,7 @@ def test_memory_is_bounded(root, source_format, target_formats, forked):
         tables = {"user": [(rows[:count], None if count == 8 else state)]}
         WRITERS[source_format](MemoryCheckpoint(tables, None, None), storage.join(root, name))
     uris = [storage.join(root, name) for name in ("source", "target")]
-    done = forked("python", "-c", _BOUNDED, *uris, *target_formats)
-    assert (done.code, done.stdout) == (0, "bounded\n"), done.stderr[-2000:]
+    assert forked("python", "-c", _BOUNDED, *uris, *target_formats).stdout == "bounded\n"
     for target_format in target_formats:
         with open_checkpoint(storage.join(root, f"target_{target_format}")).open_rows("user", 0) as read:
             np.testing.assert_array_equal(read.read(1000, 2000), rows[1000:2000])

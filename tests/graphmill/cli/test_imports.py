@@ -26,6 +26,7 @@ from graphmill.config.sections import SECTIONS
 from graphmill.errors import BadInputError
 from tests import REPOSITORY
 from tests.graphmill.ask.predict.world import write_world
+from tests.processes import completed
 
 HEAVY = ("torch", "bokeh", "openTSNE", "sklearn", "scipy", "sympy", "etl.tables.read")
 PROGRAM = """
@@ -52,8 +53,7 @@ def test_modules_that_a_command_does_without(tmp_path: Path, words: list[str], o
     if "RUN" in words:
         write_world(tmp_path)
     words = [word.replace("RUN", str(tmp_path)) for word in words]
-    done = subprocess.run([sys.executable, "-c", PROGRAM, *words], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    done = completed(sys.executable, "-c", PROGRAM, *words)
     imported = {line.removeprefix("imported ") for line in done.stderr.splitlines()}
     assert "graphmill.cli.main" in imported
     assert imported.isdisjoint([*HEAVY, *others])
@@ -98,8 +98,7 @@ def test_a_run_needs_no_optional_package(tmp_path: Path) -> None:
         "etl: {tables: [{path: edges.tsv, lhs: 0, rhs: 2, relation: likes, header: false}]}\n"
     )
     words = ["-W", "ignore", "-c", WITHOUT, " ".join(missing), "pipeline", "--conf", "run.yaml"]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = completed(sys.executable, *words, cwd=tmp_path)
     assert {*re.findall("needs more: (.*)", done.stdout)} == NEED_MORE
     assert (tmp_path / "run/report.html").exists()
 
@@ -109,8 +108,7 @@ def test_modules_that_checks_and_small_jobs_do_without() -> None:
     """The workers alone need torch, for training and for an evaluation."""
     modules = "train.__main__, train.job, graphmill.ask.evaluate.job, remap.graphstorm.job"
     program = f"import sys, {modules}, graphmill.cli.remap; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    imported = done.stdout.split()
+    imported = completed(sys.executable, "-c", program).stdout.split()
     assert "pyarrow" in imported
     assert {*HEAVY, "pandas", "faiss", "numba"}.isdisjoint(imported)
 

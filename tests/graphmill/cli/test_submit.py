@@ -19,7 +19,7 @@ from graphmill.storage import hdfs
 from tests.commands import Submit
 from tests.forked import Forks
 from tests.graphmill.smallest import write_conf
-from tests.processes import DASK_SUBMIT, SLEEPER, alive, heed_sigint
+from tests.processes import DASK_SUBMIT, SLEEPER, alive, completed, heed_sigint
 from tests.waiting import wait_until
 
 SCRIPT = """
@@ -36,10 +36,8 @@ def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Pat
     (tmp_path / "mine.py").write_text(textwrap.dedent(SCRIPT))
     write_conf(tmp_path, cluster={"master": "local[1]"})
     conf = str(tmp_path / "c.yaml")
-    words = [DASK_SUBMIT, "--conf", conf, "mine.py", "7", "--flag"]
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    done = completed(DASK_SUBMIT, "--conf", conf, "mine.py", "7", "--flag", cwd=tmp_path, code=7)
     assert done.stdout.split() == ["sum", "6", "['7',", "'--flag']", conf]
-    assert done.returncode == 7
 
 
 def test_the_environment_names_a_script_s_cluster_too(tmp_path, monkeypatch, submit):
@@ -149,14 +147,12 @@ def test_ctrl_c_says_how_to_go_on_and_that_is_true(tmp_path: Path, forked: Forks
     process = forked.start(*words, "--set", "num_epochs=100000", cwd=tmp_path)
     wait_until(lambda: pbg.read_version(str(tmp_path / "o/checkpoint")) > 1)
     process.send(signal.SIGINT)
-    ended = process.wait()
-    assert ended.code == 130
+    ended = process.wait(130)
     assert "cluster: local, in this process" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert ended.stderr.splitlines()[-1] == "error: stopped by Ctrl-C; run the same command to go on"
     version = pbg.read_version(str(tmp_path / "o/checkpoint"))
     done = forked(*words, "--set", f"num_epochs={version + 1}", cwd=tmp_path)
-    assert done.code == 0, done.stderr
     assert "etl: skipped, unchanged since" in done.stderr
     assert f"resuming version {version} " in done.stderr
 

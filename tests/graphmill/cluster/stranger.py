@@ -105,7 +105,6 @@ async def identity(address: str, security: Security, timeout_s: float) -> str:
 def attempts(forked: Forks, folder: Path, pids: Iterable[int]) -> list[str]:
     """Attempts of the other user that succeed; `folder` is TMPDIR of the run, whose processes these are."""
     done = forked(f"{__name__}:main", folder, *pids)
-    assert done.code == 0, done.stderr
     found: list[str] = json.loads(done.stdout)
     return found
 

@@ -276,4 +276,4 @@ def test_a_lost_scheduler_is_a_cluster_error(forked, monkeypatch, has_closed):
         with away, cluster.Losses().counted(client):
             scheduler.send(signal.SIGKILL)
             asked.result()
-    scheduler.wait()
+    scheduler.wait(-signal.SIGKILL)

@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 
@@ -17,7 +16,7 @@ from graphmill.cluster.hadoop import YarnClient
 from graphmill.cluster.yarn import ContainerEvents
 from graphmill.errors import StorageError
 from tests.logged import messages_of
-from tests.processes import executable
+from tests.processes import completed, executable
 
 pieces = st.lists(st.tuples(st.sampled_from(driver.STREAMS), st.binary(max_size=30), st.booleans()))
 
@@ -80,9 +79,7 @@ def test_a_command_that_a_signal_ends_is_told_to_the_client(tmp_path, capfd):
     (tmp_path / "conf").mkdir()
     command = [sys.executable, "-m", "graphmill.cluster.driver", str(tmp_path / "logs"), "-c", KILLED]
     of_yarn = {"CONTAINER_ID": "container_17_0001_01_000002", "HADOOP_CONF_DIR": str(tmp_path / "conf")}
-    options = {"cwd": tmp_path, "env": os.environ | of_yarn, "timeout": 300}
-    done = subprocess.run(command, capture_output=True, text=True, **options)
-    assert done.returncode == 128 + signal.SIGABRT
+    done = completed(*command, cwd=tmp_path, env=os.environ | of_yarn, code=128 + signal.SIGABRT)
     reader = Reader(str(tmp_path / "logs" / "application_17_0001"))
     assert reader.exit_code() == done.returncode
     reader.show()

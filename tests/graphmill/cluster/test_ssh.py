@@ -99,7 +99,7 @@ def test_neither_other_users_nor_other_keys_can_connect(ssh_server, tmp_path, fo
     if os.geteuid() == 0:
         assert stranger.attempts(forked, tmp_path, processes) == []
     run.send(signal.SIGKILL)
-    run.wait()
+    run.wait(-signal.SIGKILL)
     wait_until(lambda: not found_in(remote_tmp(tmp_path), "graphmill-keys-*"))
     wait_until(lambda: stranger.tree(server) == [server])
 

@@ -55,7 +55,7 @@ def at_work(forked: Forks, *outputs: str) -> Iterator[None]:
     finally:
         for each in holders:
             each.send(signal.SIGKILL)
-            each.wait()
+            each.wait(-signal.SIGKILL)
 
 
 def entry(**table: Any) -> dict[str, Any]:

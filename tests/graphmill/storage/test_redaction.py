@@ -143,9 +143,9 @@ def test_a_run_logs_and_records_no_secret(tmp_path: Path, forked: Forks) -> None
     with ThreadingHTTPServer(("127.0.0.1", 0), Denying) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         place, store = f"--set=input=s3://AKIA:{SECRET}@bucket/x", f"http://127.0.0.1:{server.server_port}"
-        done = forked("dask-submit", *words, place, cwd=tmp_path, AWS_ENDPOINT_URL=store, AWS_REGION="x")
+        of_store = {"AWS_ENDPOINT_URL": store, "AWS_REGION": "x"}
+        done = forked("dask-submit", *words, place, code=1, cwd=tmp_path, **of_store)
         server.shutdown()
-    assert done.code != 0
     assert "ACCESS_DENIED" in done.stderr
     text = (tmp_path / "o" / "run.json").read_text()
     assert json.loads(text)["config"]["input"] == "s3://***@bucket/x"

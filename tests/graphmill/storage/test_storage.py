@@ -289,7 +289,7 @@ WRITER = """
 @pytest.mark.slow
 def test_a_killed_writer_never_leaves_a_part(tmp_path: Path) -> None:
     uri = str(tmp_path / "x")
-    for delay_s in (0.0, 0.005, 0.03):
+    for delay_s in (0.0, 0.005, 0.02, 0.05):
         with speaking(sys.executable, "-c", textwrap.dedent(WRITER), uri) as (child, _):
             child.stdout.readline()
             time.sleep(delay_s)

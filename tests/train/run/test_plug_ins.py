@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from graphmill.model.registry import OPERATORS, PlugInSource, offer
 from graphmill.run.trained_with import saved_settings
 from graphmill.vocab import Side
 from tests import REPOSITORY
+from tests.processes import completed
 from tests.train.graphs import differing, embeddings, make_config, node_graph, relation, saved
 from tests.train.run.test_trainer import COUNTS, RELATIONS, TYPES, write_mixed
 from train import job
@@ -311,13 +311,5 @@ relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "of_package"}
 model = Model(from_mapping(raw | {"relations": [relation]}))
 assert list(model.parameters) == ["rhs_operators.0.shift", "rhs_operators.0.scale"]
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=REPOSITORY,
-        env={**os.environ, "PYTHONPATH": f"{REPOSITORY}:{tmp_path}"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    path = {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
+    completed(sys.executable, "-c", program, cwd=REPOSITORY, env=os.environ | path)
