@@ -5,12 +5,13 @@
         chars       the raw ids, one after the other
         offsets     int64 [more than N]     begin of each row in `chars`, and end of the row before
         numbers     int64 [N]               instead of `chars` and `offsets`, where raw ids are integers
-        hashes      uint64 [N]              hash of the raw id of each integer id, to find duplicates
-        taken       int64 [2]               rows and bytes that batches have taken
+        hashes      uint64 [N or more]      hash of each raw id, batch after batch, to find duplicates
+        taken       int64 [2 or 3]          rows, hashes and bytes that batches have taken
 
 The workers of a machine share the parts of the map and read each part once. A worker holds at most one batch
 of ids. A batch takes the next rows and bytes: one row per id, and one row for the end. Rows of a dead worker
-stay unused. Mapped pages count as memory of the worker, but the system can take them back.
+stay unused, and its ids may have two hashes. Mapped pages count as memory of the worker, but the system can
+take them back.
 """
 
 from collections.abc import Iterator
@@ -130,7 +131,7 @@ class _TableWriter:
         parts = [f"part-{number}" for number in range(len(self.plan.parts))]
         scratch.make_together(self.folder, parts, self._read_part)
         scratch.make_together(self.folder, ["complete"], self._check_complete)
-        num_shares = -(-self.plan.num_ids // DISTINCT_ROWS)
+        num_shares = 1 << (max(self.plan.num_ids - 1, 0) // DISTINCT_ROWS).bit_length()
         shares = [f"distinct-{share}-{num_shares}" for share in range(num_shares)]
         scratch.make_together(self.folder, shares, self._check_distinct)
 
@@ -138,17 +139,12 @@ class _TableWriter:
     def _place(self) -> npt.NDArray[Any]:
         return scratch.map_array(self._file("place"), self.plan.place_dtype, writable=True)
 
-    @cached_property
-    def _hashes(self) -> npt.NDArray[Any]:
-        return scratch.map_array(self._file("hashes"), np.uint64, writable=True)
-
     def _file(self, name: str) -> str:
         return storage.join(self.folder, name)
 
     def _reserve(self, name: str) -> None:
         scratch.reserve(self._file("place"), self.plan.num_ids * np.dtype(self.plan.place_dtype).itemsize)
-        scratch.reserve(self._file("hashes"), 8 * self.plan.num_ids)
-        for table in ["numbers"] if self.plan.is_integer else ["chars", "offsets"]:
+        for table in ["hashes", *(["numbers"] if self.plan.is_integer else ["chars", "offsets"])]:
             scratch.reserve(self._file(table), 0)  # these files grow
 
     def _read_part(self, name: str) -> None:
@@ -162,7 +158,6 @@ class _TableWriter:
                     "its files missing?"
                 )
             first = self._write_batch(orig)
-            self._hashes[new] = hashes_of(orig)
             self._place[new] = np.arange(first + 1, first + 1 + len(new), dtype=self.plan.place_dtype)
             num_read += len(new)
             progress.report(f"reading the map of {self.plan.entity_type}", num_read, part.num_rows, "rows")
@@ -172,15 +167,17 @@ class _TableWriter:
             )
 
     def _write_batch(self, raw_ids: pa.Array) -> int:
-        """Write a batch of raw ids; return its first row."""
+        """Write a batch of raw ids, and their hashes; return its first row."""
+        hashes = hashes_of(raw_ids)
         if self.plan.is_integer:
-            (row,) = scratch.allot(self._file("taken"), [len(raw_ids)])
+            row, place = scratch.allot(self._file("taken"), [len(raw_ids), len(raw_ids)])
             scratch.write_at(self._file("numbers"), row * 8, raw_ids.to_numpy())
-            return row
-        chars, ends = _split(raw_ids)
-        row, first_byte = scratch.allot(self._file("taken"), [len(ends), len(chars)])
-        scratch.write_at(self._file("chars"), first_byte, chars)
-        scratch.write_at(self._file("offsets"), row * 8, ends + first_byte)
+        else:
+            chars, ends = _split(raw_ids)
+            row, place, first_byte = scratch.allot(self._file("taken"), [len(ends), len(raw_ids), len(chars)])
+            scratch.write_at(self._file("chars"), first_byte, chars)
+            scratch.write_at(self._file("offsets"), row * 8, ends + first_byte)
+        scratch.write_at(self._file("hashes"), place * 8, hashes)
         return row
 
     def _check_complete(self, name: str) -> None:
@@ -199,10 +196,11 @@ class _TableWriter:
     def _check_distinct(self, name: str) -> None:
         """Refuse a raw id with two integer ids, among the ids of one share of the hashes."""
         share, num_shares = (np.uint64(int(number)) for number in name.split("-")[1:])
+        hashes_N = scratch.map_array(self._file("hashes"), np.uint64)
         pieces = [np.empty(0, np.uint64)]
-        for start in range(0, self.plan.num_ids, PART_ROWS):
-            hashes = self._hashes[start : start + PART_ROWS]
-            pieces.append(hashes[hashes % num_shares == share])
+        for start in range(0, len(hashes_N), PART_ROWS):
+            hashes = hashes_N[start : start + PART_ROWS]
+            pieces.append(hashes[hashes & (num_shares - np.uint64(1)) == share])
         suspects = repeated(np.concatenate(pieces))
         if not len(suspects):
             return

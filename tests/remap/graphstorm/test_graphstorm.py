@@ -403,8 +403,12 @@ def test_a_task_without_its_json_is_refused(users: Tree, cli: Cli, refused: Refu
     group_rows=st.integers(1, 9),
     part_rows=st.integers(1, 12),
     seed=st.integers(0, 1000),
+    has_repeated=st.booleans(),
 )
-def test_any_map_is_looked_up_right(tmp_path_factory, ids, num_files, group_rows, part_rows, seed):
+def test_any_map_is_looked_up_right(
+    tmp_path_factory, ids, num_files, group_rows, part_rows, seed, has_repeated
+):
+    ids += ids[:has_repeated]
     root = tmp_path_factory.mktemp("map")
     new = np.random.default_rng(seed).permutation(len(ids))
     (root / "t").mkdir()
@@ -413,9 +417,14 @@ def test_any_map_is_looked_up_right(tmp_path_factory, ids, num_files, group_rows
         pq.write_table(table, root / f"t/part-{number}.parquet", row_group_size=group_rows)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(id_map, "PART_ROWS", part_rows)
+        patch.setattr(id_map, "DISTINCT_ROWS", part_rows)
         plan = id_map.plan_map(str(root), "t", "0")
-    assert sum(part.num_rows for part in plan.parts) == len(ids)
-    table = id_map.open_table(plan, str(root))
+        assert sum(part.num_rows for part in plan.parts) == len(ids)
+        if has_repeated:
+            with pytest.raises(FormatError, match="expected one"):
+                id_map.open_table(plan, str(root))
+            return
+        table = id_map.open_table(plan, str(root))
     nids = np.random.default_rng(seed + 1).integers(0, len(ids), 100)
     assert table.take(nids, "x", 0).to_pylist() == [ids[n] for n in nids]
     with pytest.raises(FormatError, match=rf"x: row 7: the id is {len(ids)}"):
