@@ -97,6 +97,7 @@ _QUERIES_OF_BATCH_OF_ONE_RELATION = (16, 512)  # where a query has many answers
 _EPOCHS_OF_QUERIES = 1 << 13  # divided by the root of the number of edges
 _EPOCHS_OF_QUERIES_OF_ONE_RELATION = 1 << 11
 _DENSE_DEGREE = 8  # edges per entity, from which vectors that are regularized much have twice the epochs
+_MOST_EDGES_OF_LONGER = 1 << 19  # of sparse graphs, which have twice the epochs, as far as that was tried
 
 _MEMORY_SHARE = 1 / 2
 _TABLES = 3  # a bucket has two partitions of a type in memory, while a third one is read or written
@@ -222,10 +223,12 @@ def decided(
         of_entities = sum(sum(num_entities.get(name, ())) for both in ends for name in both)
         # The most that edges can have: two each, or one per relation, side and entity.
         num_queries = min(2 * num_edges, of_entities) if ends else 2 * num_edges
-        takes_longer = _POPULARITY in chosen and num_edges >= _DENSE_DEGREE * num_ids
-        num_epochs, batch_size = _sizes_of_queries(
-            num_queries, num_edges, is_one=is_one, takes_longer=takes_longer
-        )
+        if is_one:
+            takes_longer = _POPULARITY in chosen and num_edges >= _DENSE_DEGREE * num_ids
+        else:
+            takes_longer = num_edges < min(_SPARSE_DEGREE * num_ids, _MOST_EDGES_OF_LONGER) and not is_delta
+        sizes = _sizes_of_queries(num_queries, num_edges, is_one=is_one, takes_longer=takes_longer)
+        num_epochs, batch_size = sizes
     else:
         num_epochs, batch_size = _drawn_sizes(num_edges, has_operators=has_operators)
         num_epochs = int(num_epochs * (_LONGER if _FIRST in recipe else 1))
@@ -255,7 +258,8 @@ def _sizes_of_queries(
         epochs, most = _EPOCHS_OF_QUERIES_OF_ONE_RELATION, _EPOCHS_WITHOUT_OPERATORS
         batch = _QUERIES_OF_BATCH_OF_ONE_RELATION
     num_epochs = _within((_LEAST_EPOCHS, most), _power_of_two(epochs / max(num_edges, 1) ** 0.5))
-    return num_epochs * (2 if takes_longer else 1), _within(batch, _power_of_two(num_queries / _STEPS))
+    num_epochs = min(num_epochs * (1 + takes_longer), _MOST_EPOCHS)
+    return num_epochs, _within(batch, _power_of_two(num_queries / _STEPS))
 
 
 def _drawn_sizes(num_edges: int, *, has_operators: bool) -> tuple[int, int]:

@@ -164,7 +164,11 @@ def test_negatives_are_drawn_for_what_asks_for_them(tmp_path: Path, changes: dic
         (DYNAMIC, (900, 2000), 80_000, UNPOPULAR | {"regularization_coef": 0.025, "num_epochs": 32}),
         # batches and epochs follow from queries and edges: the first are few queries with many answers
         ({}, (8000, 3000), 102_047, {"num_epochs": 16, "batch_size": 16}),
-        (DYNAMIC, (39_000,), 54_072, {"num_epochs": 32, "batch_size": 256}),
+        # sparse graphs have twice the epochs, unless they are large
+        (DYNAMIC, (39_000,), 54_072, {"num_epochs": 64, "batch_size": 256}),
+        (SEVERAL, (27_000, 2_000), 260_314, {"num_epochs": 32}),
+        (SEVERAL, (24_000, 2_000), 260_314, {"num_epochs": 16}),
+        (SEVERAL, (80_000, 2_000), 1 << 19, {"num_epochs": 16}),
         (DYNAMIC, (90,), 100, {"num_epochs": 64, "batch_size": 128}),
         (DYNAMIC, (10**6,), 10**7, {"num_epochs": 4, "batch_size": 512}),
     ],
