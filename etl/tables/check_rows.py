@@ -8,6 +8,7 @@ weight       -> float32, finite, not negative
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -314,8 +315,10 @@ def _converted(
         return convert(column)
     except pa.ArrowInvalid:
         rows = np.array(_failing(column, convert))
-        shown = repr(column[int(rows[0])].as_py()[:40])
-        raise _BadRowsError(field, rows, reason, f"{detail} {shown}{way_out}") from None
+        value = column[int(rows[0])].as_py()[:40]
+        with suppress(UnicodeDecodeError):
+            value = value.decode() if isinstance(value, bytes) else value
+        raise _BadRowsError(field, rows, reason, f"{detail} {value!r}{way_out}") from None
 
 
 def _failing(column: pa.ChunkedArray, convert: Convert, first: int = 0) -> list[int]:
