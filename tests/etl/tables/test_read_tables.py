@@ -211,7 +211,7 @@ def test_values_that_are_missing_or_no_text(tmp_path: Path, column: str) -> None
     for kind in (pa.string(), pa.large_string(), pa.string_view()):
         bad = pa.array([b"r", b"\xff", b"r"]).cast(pa.string(), safe=False).cast(kind)
         pq.write_table(pa.table({**COLUMNS, column: bad}), path)
-        problem = "found b'r'" if column == "w" else "not UTF-8: b'.xff'"
+        problem = "found 'r'" if column == "w" else "not UTF-8: b'.xff'"
         with pytest.raises(RawTableError, match=rf"column '{column}' .*{problem}"):
             rows_of(table_of(path, **NAMED), path)
 
