@@ -61,7 +61,7 @@ class Kill(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """What a process has done until its end."""
+    """Renamings and output of a process that has ended."""
 
     renamings: int
     stdout: str

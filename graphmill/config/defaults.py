@@ -227,8 +227,8 @@ def decided(
             takes_longer = _POPULARITY in chosen and num_edges >= _DENSE_DEGREE * num_ids
         else:
             takes_longer = num_edges < min(_SPARSE_DEGREE * num_ids, _MOST_EDGES_OF_LONGER) and not is_delta
-        sizes = _sizes_of_queries(num_queries, num_edges, is_one=is_one, takes_longer=takes_longer)
-        num_epochs, batch_size = sizes
+        num_epochs, batch_size = _sizes_of_queries(num_queries, num_edges, is_one=is_one)
+        num_epochs = min(num_epochs * (2 if takes_longer else 1), _MOST_EPOCHS)
     else:
         num_epochs, batch_size = _drawn_sizes(num_edges, has_operators=has_operators)
         num_epochs = int(num_epochs * (_LONGER if _FIRST in recipe else 1))
@@ -249,16 +249,13 @@ def _regularization(degree: float) -> float:
     return float(ONE_VS_ALL["regularization_coef"] * max(share, _LEAST_SHARE))
 
 
-def _sizes_of_queries(
-    num_queries: int, num_edges: int, *, is_one: bool, takes_longer: bool
-) -> tuple[int, int]:
+def _sizes_of_queries(num_queries: int, num_edges: int, *, is_one: bool) -> tuple[int, int]:
     """Choose epochs, and the queries of a batch; `is_one`: of one relation."""
     epochs, most, batch = _EPOCHS_OF_QUERIES, _MOST_EPOCHS, _QUERIES_OF_BATCH
     if is_one:
         epochs, most = _EPOCHS_OF_QUERIES_OF_ONE_RELATION, _EPOCHS_WITHOUT_OPERATORS
         batch = _QUERIES_OF_BATCH_OF_ONE_RELATION
     num_epochs = _within((_LEAST_EPOCHS, most), _power_of_two(epochs / max(num_edges, 1) ** 0.5))
-    num_epochs = min(num_epochs * (1 + takes_longer), _MOST_EPOCHS)
     return num_epochs, _within(batch, _power_of_two(num_queries / _STEPS))
 
 

@@ -170,14 +170,15 @@ class _TableWriter:
         """Write a batch of raw ids, and their hashes; return its first row."""
         hashes = hashes_of(raw_ids)
         if self.plan.is_integer:
-            row, place = scratch.allot(self._file("taken"), [len(raw_ids), len(raw_ids)])
+            row, first_hash = scratch.allot(self._file("taken"), [len(raw_ids), len(raw_ids)])
             scratch.write_at(self._file("numbers"), row * 8, raw_ids.to_numpy())
         else:
             chars, ends = _split(raw_ids)
-            row, place, first_byte = scratch.allot(self._file("taken"), [len(ends), len(raw_ids), len(chars)])
+            sizes = [len(ends), len(raw_ids), len(chars)]
+            row, first_hash, first_byte = scratch.allot(self._file("taken"), sizes)
             scratch.write_at(self._file("chars"), first_byte, chars)
             scratch.write_at(self._file("offsets"), row * 8, ends + first_byte)
-        scratch.write_at(self._file("hashes"), place * 8, hashes)
+        scratch.write_at(self._file("hashes"), first_hash * 8, hashes)
         return row
 
     def _check_complete(self, name: str) -> None:

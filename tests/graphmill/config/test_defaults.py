@@ -88,6 +88,7 @@ DYNAMIC = {"dynamic_relations": True}
 TRANSLATED = {"relations": [RATED | {"operator": "translation"}]}
 DRAWN = {"num_uniform_negs": 1000, "num_batch_negs": 100, "comparator": "cos", "loss_fn": "logistic"}
 DRAWN |= {"bias": True, "num_gpus": 1}
+DELTA = {"train": {"replay": 3.0}, "init_path": "before"}
 POPULAR = {"train.popularity": True, "regularization_coef": 0.5, "num_epochs": 16}
 UNPOPULAR = {"train.popularity": False, "regularization_coef": 0.2, "num_epochs": 8}
 
@@ -155,7 +156,7 @@ def test_negatives_are_drawn_for_what_asks_for_them(tmp_path: Path, changes: dic
         (SEVERAL, (600, 400), 11_000, {"regularization_coef": 0.05}),
         (SEVERAL, (600, 400), 28_000, {"regularization_coef": 0.025}),
         (SEVERAL, (600, 400), 1_000_000, {"regularization_coef": 0.0125}),
-        ({}, (600, 400), 2_000, {"regularization_coef": 0.5}),
+        ({}, (600, 400), 2_000, {"regularization_coef": 0.5, "num_epochs": 8}),
         # popularity is learned apart where one relation has no operator
         ({}, (900, 2000), 80_000, POPULAR),
         ({"train": {"popularity": False}}, (900, 2000), 80_000, UNPOPULAR),
@@ -164,10 +165,11 @@ def test_negatives_are_drawn_for_what_asks_for_them(tmp_path: Path, changes: dic
         (DYNAMIC, (900, 2000), 80_000, UNPOPULAR | {"regularization_coef": 0.025, "num_epochs": 32}),
         # batches and epochs follow from queries and edges: the first are few queries with many answers
         ({}, (8000, 3000), 102_047, {"num_epochs": 16, "batch_size": 16}),
-        # sparse graphs have twice the epochs, unless they are large
+        # sparse graphs have twice the epochs, unless they are large or only new edges are trained
         (DYNAMIC, (39_000,), 54_072, {"num_epochs": 64, "batch_size": 256}),
         (SEVERAL, (27_000, 2_000), 260_314, {"num_epochs": 32}),
         (SEVERAL, (24_000, 2_000), 260_314, {"num_epochs": 16}),
+        (SEVERAL | DELTA, (27_000, 2_000), 260_314, {"num_epochs": 16, "lr": 0.1}),
         (SEVERAL, (80_000, 2_000), 1 << 19, {"num_epochs": 16}),
         (DYNAMIC, (90,), 100, {"num_epochs": 64, "batch_size": 128}),
         (DYNAMIC, (10**6,), 10**7, {"num_epochs": 4, "batch_size": 512}),
