@@ -26,7 +26,7 @@ WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
 UNKNOWN_RELATION = "relation: unknown relation"
 CORRECT = "correct the table"
 QUARANTINE = f"{CORRECT}, or set etl.on_bad_row: quarantine to leave such rows out and write them to a table"
-_OTHER_ENCODING = "; set the table's encoding, if its text has another, such as latin-1"
+_OTHER_ENCODING = "; if a text table has another encoding, such as latin-1, set its key `encoding`"
 NULL_WORDS = pa.array(
     [
         *(r"\N", "NULL", "Null", "null", "None", "nil", "NaN", "nan", "NaT", "NA", "<NA>", "N/A", "n/a"),

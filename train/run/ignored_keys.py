@@ -1,4 +1,4 @@
-"""PBG's keys without effect here, and a pair without sense: training accepts them, and says so once."""
+"""PBG's keys without effect here, and values without sense: training accepts them, and says so once."""
 
 import logging
 
@@ -29,3 +29,5 @@ def log_ignored_keys(config: PbgConfig) -> None:
             log.info("training: %s: %s has no effect: %s", key, value, instead)
     if config.loss_fn == "logistic" and config.comparator == "cos":
         log.warning("training: logistic learns little with comparator cos, whose scores lie in [-1, 1]")
+    if config.num_epochs == 0:
+        log.warning("training: num_epochs: 0 trains nothing: the stages that need a checkpoint will stop")

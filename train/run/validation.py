@@ -19,6 +19,7 @@ from graphmill.ask.evaluate.inputs import obstacle_to_ranking
 from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
+from graphmill.vocab import TRAIN_SPLIT
 
 FILE = "validation.json"
 BEST = "best"
@@ -54,6 +55,8 @@ class Validation:
         self._epochs: list[dict[str, Any]] = []
         self._ended: int | None = None  # num_epochs of the run that has ended
         check_split(config)
+        if self.settings.validate_split == TRAIN_SPLIT:
+            log.warning("training: validate_split: train: the MRR of edges that are trained on stops nothing")
         if version and self.settings.validate_split and storage.exists(self._uri):
             self._read(version)
 

@@ -226,7 +226,7 @@ def _check_ids(column: str, counts: Mapping[str, Any]) -> None:
             f"--column {column}: expected ids of {counts['type']!r}, found none of them in {num_missing:,} "
             f"rows, but others, such as {shown}; choose another column or another --type"
         )
-    more = ", ..." if num_missing > len(counts["missing"]) else ""
+    more = ", ..." if len(counts["missing"]) == _SHOWN else ""
     told = "features: %s: %d of %d rows have ids that are no %s of the run, and no vector: %s%s"
     log.warning(told, column, num_missing, num_missing + num_with_vector, counts["type"], shown, more)
 

@@ -337,5 +337,5 @@ def _open_bucket(
             yield datasets
     except NotFoundError as error:
         raise FormatError(
-            f"{uri}: there is no such bucket; every bucket must exist, an empty one with datasets of length 0"
+            f"{uri}: there is no such bucket; run the stage etl again (an empty one has datasets of length 0)"
         ) from error

@@ -253,7 +253,8 @@ def test_a_finished_folder_is_told_by_its_content_and_what_made_it_not_by_its_pl
 
 
 @pytest.mark.parametrize(
-    "text", ['{"stages": ', '{"stages": []}', '{"stages": {"etl": 5}}', '{"stages": {}, "config": 3}']
+    "text",
+    ['{"a": 1}', '{"stages": ', '{"stages": []}', '{"stages": {"etl": 5}}', '{"stages": {}, "config": 3}'],
 )
 def test_a_damaged_run_json_is_not_overwritten(folder: Path, text: str) -> None:
     (folder / "out").mkdir()

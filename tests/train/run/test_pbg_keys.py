@@ -136,6 +136,8 @@ def test_logistic_with_cos_trains_with_a_warning(tmp_path, caplog):
     caplog.clear()
     log_ignored_keys(make_config(tmp_path, loss_fn="logistic", comparator="dot"))
     assert not messages_of(caplog)
+    log_ignored_keys(make_config(tmp_path, num_epochs=0))
+    assert "num_epochs: 0 trains nothing" in caplog.text
 
 
 FITTING = {

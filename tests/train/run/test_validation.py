@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import suppress
 
 import pytest
 
@@ -127,12 +128,16 @@ def test_a_killed_run_ends_with_the_same_checkpoint(config, tmp_path, monkeypatc
     assert embeddings(config, "node", 30).equal(embeddings(other, "node", 30))
 
 
-def test_validation_runs_every_validate_every_epochs_and_at_the_end(config, tmp_path):
+def test_validation_runs_every_validate_every_epochs_and_at_the_end(config, tmp_path, caplog):
     train = {"validate_split": "valid", "validate_every": 2}
     job.train(changed(config, num_epochs=5, train=train))
+    assert "stops nothing" not in caplog.text
     assert [entry["epoch"] for entry in read(config)["epochs"]] == [2, 4, 5]
     with pytest.raises(ConfigError, match=r"train\.validate_split: there is no folder .*dev"):
         job.train(changed(config, train={"validate_split": "dev"}))
+    with suppress(ConfigError):
+        job.train(changed(config, train={"validate_split": "train"}))
+    assert "validate_split: train: the MRR of edges that are trained on stops nothing" in caplog.text
     (tmp_path / "checkpoint" / "validation.json").write_text('{"epochs": [{"epoch": 1}]}')
     with pytest.raises(FormatError, match=r"validation\.json: expected the MRR of each epoch"):
         Trainer(config)
