@@ -85,7 +85,7 @@ _OF_DRAWN_TRAIN = frozenset({"negative_power", "negative_sampler", "chunk_edges"
 
 _TRAINED_EDGES = 1 << 22  # of all epochs together
 _LEAST_EPOCHS = 4
-_LONGER = 3 / 2  # epochs of drawn negatives that are few at first: better, in less time
+_LONGER, _LONGER_OF_QUERIES = 3 / 2, 4 / 3  # epochs if negatives are few at first: better, in less time
 _EPOCHS = 16
 _EPOCHS_WITHOUT_OPERATORS = 8  # such a model has little to learn, and begins to learn single edges by heart
 _FEW_TRAINED_EDGES = 1 << 17  # small graphs have more epochs, so that they get enough steps
@@ -97,7 +97,7 @@ _QUERIES_OF_BATCH_OF_ONE_RELATION = (16, 512)  # where a query has many answers
 _EPOCHS_OF_QUERIES = 1 << 13  # divided by the root of the number of edges
 _EPOCHS_OF_QUERIES_OF_ONE_RELATION = 1 << 11
 _DENSE_DEGREE = 8  # edges per entity, from which vectors that are regularized much have twice the epochs
-_MOST_EDGES_OF_LONGER = 1 << 19  # of sparse graphs, which have twice the epochs, as far as that was tried
+_MOST_EDGES_OF_LONGER = 1 << 20  # of sparse graphs, which have twice the epochs, as far as that was tried
 
 _MEMORY_SHARE = 1 / 2
 _TABLES = 3  # a bucket has two partitions of a type in memory, while a third one is read or written
@@ -217,6 +217,9 @@ def decided(
             recipe = _recipe(is_one=is_one, with_popularity=_POPULARITY in chosen)
         if recipe is ONE_VS_ALL:
             recipe = {**recipe, "regularization_coef": _regularization(num_edges / max(num_ids, 1))}
+            is_ours = {_CANDIDATES, _FIRST, "num_epochs"} <= chosen.keys()
+            if is_ours and num_ids >= 2 * recipe[_CANDIDATES] and not is_delta:  # fewer are not sampled
+                recipe = {**recipe, _FIRST: _DRAWN[_FIRST]}
         if all_negs and is_delta:
             recipe = {**recipe, "lr": recipe["lr"] * _LR_OF_DELTA}
     if all_negs:
@@ -229,6 +232,7 @@ def decided(
             takes_longer = num_edges < min(_SPARSE_DEGREE * num_ids, _MOST_EDGES_OF_LONGER) and not is_delta
         num_epochs, batch_size = _sizes_of_queries(num_queries, num_edges, is_one=is_one)
         num_epochs = min(num_epochs * (2 if takes_longer else 1), _MOST_EPOCHS)
+        num_epochs = int(num_epochs * (_LONGER_OF_QUERIES if recipe.get(_FIRST, 1) < 1 else 1))
     else:
         num_epochs, batch_size = _drawn_sizes(num_edges, has_operators=has_operators)
         num_epochs = int(num_epochs * (_LONGER if _FIRST in recipe else 1))

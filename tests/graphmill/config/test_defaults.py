@@ -91,6 +91,7 @@ DRAWN |= {"bias": True, "num_gpus": 1}
 DELTA = {"train": {"replay": 3.0}, "init_path": "before"}
 POPULAR = {"train.popularity": True, "regularization_coef": 0.5, "num_epochs": 16}
 UNPOPULAR = {"train.popularity": False, "regularization_coef": 0.2, "num_epochs": 8}
+FULL_SAMPLES, SMALL_SAMPLES = {"train.first_negatives": 1}, {"train.first_negatives": 1 / 8}
 
 
 @pytest.mark.parametrize(
@@ -166,13 +167,20 @@ def test_negatives_are_drawn_for_what_asks_for_them(tmp_path: Path, changes: dic
         # batches and epochs follow from queries and edges: the first are few queries with many answers
         ({}, (8000, 3000), 102_047, {"num_epochs": 16, "batch_size": 16}),
         # sparse graphs have twice the epochs, unless they are large or only new edges are trained
-        (DYNAMIC, (39_000,), 54_072, {"num_epochs": 64, "batch_size": 256}),
-        (SEVERAL, (27_000, 2_000), 260_314, {"num_epochs": 32}),
-        (SEVERAL, (24_000, 2_000), 260_314, {"num_epochs": 16}),
-        (SEVERAL | DELTA, (27_000, 2_000), 260_314, {"num_epochs": 16, "lr": 0.1}),
-        (SEVERAL, (80_000, 2_000), 1 << 19, {"num_epochs": 16}),
+        (DYNAMIC, (3_000,), 4_072, {"num_epochs": 64, "batch_size": 128}),
+        (SEVERAL | DELTA, (27_000, 2_000), 260_314, {"num_epochs": 16, "lr": 0.1, **FULL_SAMPLES}),
+        # where candidates are a sample, it is small at first, for a third more epochs
+        (DYNAMIC, (39_000,), 54_072, {"num_epochs": 85, "batch_size": 256}),
+        (SEVERAL, (27_000, 2_000), 260_314, {"num_epochs": 42, **SMALL_SAMPLES}),
+        (SEVERAL, (24_000, 2_000), 260_314, {"num_epochs": 21}),
+        (SEVERAL, (180_000, 2_000), 1 << 20, {"num_epochs": 10}),
+        (DYNAMIC, (10**6,), 10**7, {"num_epochs": 5, "batch_size": 512, **SMALL_SAMPLES}),
+        (DYNAMIC, (7999,), 80_000, {"num_epochs": 32, **FULL_SAMPLES}),
+        (DYNAMIC, (8000,), 80_000, {"num_epochs": 42, **SMALL_SAMPLES}),
+        (DYNAMIC | {"num_epochs": 8}, (8000,), 80_000, {"num_epochs": 8, **FULL_SAMPLES}),
+        (DYNAMIC | {"train": {"candidates": 99}}, (8000,), 80_000, {"num_epochs": 32, **FULL_SAMPLES}),
+        (DYNAMIC | {"train": {"first_negatives": 0.5}}, (8000,), 80_000, {"num_epochs": 32}),
         (DYNAMIC, (90,), 100, {"num_epochs": 64, "batch_size": 128}),
-        (DYNAMIC, (10**6,), 10**7, {"num_epochs": 4, "batch_size": 512}),
     ],
 )
 def test_numbers_follow_from_the_data(tmp_path, changes, counts, num_edges, expected):
