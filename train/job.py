@@ -147,8 +147,7 @@ def _announce(config: Config) -> None:
         log.info("training: %s", describe(config))
     log_ignored_keys(config)
     warn_of_drawn(config)
-    why = why_whole(config)
-    if why:
+    if why := why_whole(config):
         log.info("training: train.replay: all edges are trained, because %s", why)
     elif why is not None:
         log.info("training: edges that etl has added, and %g others for each", config.train.replay)
@@ -193,8 +192,7 @@ def _end(config: Config, claim: Claim) -> dict[str, Any]:
     new_ids = given_rows.figures_of(folded_rows.folder_of(members[0]))
     for folder in (given_rows.folder_of(config), *map(folded_rows.folder_of, members)):
         given_rows.delete(folder, claim)  # maybe of a run that was killed and had other settings
-    why = why_whole(config)
-    if why:
+    if why := why_whole(config):
         figures |= {"delta": None, "delta_reason": why}
     elif why is not None:
         figures["delta"] = {"replay": config.train.replay, "new_ids": new_ids}
@@ -252,8 +250,7 @@ def warn_of_drawn(config: Config) -> None:
 def one_worker_per_gpu(config: Config) -> Config:
     """Set one worker per GPU where train.num_workers is not set; members of an ensemble have a GPU each."""
     settings = config.train
-    is_set = "num_workers" in settings.model_fields_set
-    if config.num_gpus > 1 and config.train.ensemble == 1 and not is_set:
+    if config.num_gpus > 1 and settings.ensemble == 1 and "num_workers" not in settings.model_fields_set:
         return config.with_section(settings.model_copy(update={"num_workers": config.num_gpus}))
     return config
 

@@ -259,8 +259,7 @@ def _check_limit(settings: DriftConfig, figures: dict[str, Any]) -> None:
     if limit is None:
         return
     drifts = {name: 1 - counts["p10"] for name, counts in figures["types"].items() if "p10" in counts}
-    beyond = {name: drift for name, drift in drifts.items() if drift > limit}
-    if beyond:
+    if beyond := {name: drift for name, drift in drifts.items() if drift > limit}:
         listed = ", ".join(f"{name} {drift:.4g}" for name, drift in beyond.items())
         raise DriftError(
             f"drift: a tenth of the ids has moved by more than drift.max_p10 = {limit:g} (1 - cosine) since "

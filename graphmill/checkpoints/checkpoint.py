@@ -135,8 +135,7 @@ class Checkpoint(ABC):
         Raises:
             FormatError: the sums have another shape than the rows, or a sum is not finite.
         """
-        state = self._read_optimizer_state(entity_type, partition)
-        if state is not None:
+        if (state := self._read_optimizer_state(entity_type, partition)) is not None:
             shape = self.counts[entity_type][partition], self.dimensions[entity_type]
             states.table_sums(state, shape, f"{self.uri}: {entity_type}_{partition}")
         if not self.allow_non_finite:

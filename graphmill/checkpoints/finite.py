@@ -29,8 +29,7 @@ def first_not_finite(values: npt.NDArray[Any]) -> int | None:
 
 def check_finite(values: npt.NDArray[Any], where: str, first_row: int = 0) -> None:
     """Refuse NaN and infinity; the first value is in row `first_row` of `where`."""
-    row = first_not_finite(values)
-    if row is not None:
+    if (row := first_not_finite(values)) is not None:
         numbers = values.reshape(len(values), -1)[row] if values.ndim else values.reshape(1)
         number = numbers[~np.isfinite(numbers)][0]
         raise FormatError(

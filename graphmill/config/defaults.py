@@ -226,10 +226,9 @@ def decided(
         of_entities = sum(sum(num_entities.get(name, ())) for both in ends for name in both)
         # The most that edges can have: two each, or one per relation, side and entity.
         num_queries = min(2 * num_edges, of_entities) if ends else 2 * num_edges
+        takes_longer = num_edges < min(_SPARSE_DEGREE * num_ids, _MOST_EDGES_OF_LONGER) and not is_delta
         if is_one:
             takes_longer = _POPULARITY in chosen and num_edges >= _DENSE_DEGREE * num_ids
-        else:
-            takes_longer = num_edges < min(_SPARSE_DEGREE * num_ids, _MOST_EDGES_OF_LONGER) and not is_delta
         num_epochs, batch_size = _sizes_of_queries(num_queries, num_edges, is_one=is_one)
         num_epochs = min(num_epochs * (2 if takes_longer else 1), _MOST_EPOCHS)
         num_epochs = int(num_epochs * (_LONGER_OF_QUERIES if recipe.get(_FIRST, 1) < 1 else 1))

@@ -137,8 +137,7 @@ def read_record(uri: str) -> dict[str, Any] | None:
         raise FormatError(f"{error}; move it away") from error
     parts = {key: content.get(key, {}) for key in ("config", "stages", "metrics")}
     if content and not content.keys() & parts.keys():
-        keys = ", ".join(list(content)[:10])
-        raise FormatError(f"{uri}: expected the record of a run, found the keys {keys}; move it away")
+        raise FormatError(f"{uri}: expected the record of a run, found another's file; move it away")
     if isinstance(stages := parts["stages"], dict):
         parts |= {f"stages.{name}": entry for name, entry in stages.items()}
     for key, part in parts.items():

@@ -12,7 +12,7 @@ from etl.tables.files import table_roots
 from graphmill import config, storage
 from graphmill.cli.stages import ETL, EVALUATE, REMAP, STAGES, TRAIN
 from graphmill.config import Config
-from graphmill.errors import ConfigError, PathError
+from graphmill.errors import ConfigError, FormatError, PathError
 from graphmill.run import lock, output_checks
 from graphmill.run.job import Stage
 from tests.commands import Submit
@@ -184,7 +184,7 @@ def test_other_files_beside_our_run_json_are_accepted(folder: Path) -> None:
     (folder / "out" / "run.json").write_text('{"stages": {}}')
     check_outputs(settings("out"), ALL)
     (folder / "out" / "run.json").write_text('{"dbt": 1}')
-    with pytest.raises(ConfigError, match="found another's file"):
+    with pytest.raises(FormatError, match="found another's file"):
         check_outputs(settings("out"), ALL)
 
 
