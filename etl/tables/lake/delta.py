@@ -156,7 +156,8 @@ def at_folder(uri: str, version: int | str | None, allowed: Iterable[str]) -> De
             commits[int(match[1])] = entry
         elif match := _CHECKPOINT.fullmatch(storage.name(entry.uri)):
             checkpoints.setdefault(int(match[1]), []).append(entry)
-    known = sorted({*commits, *filter(lambda number: _complete(checkpoints[number]), checkpoints)})
+    complete = {number: files for number, parts in checkpoints.items() if (files := _complete(parts))}
+    known = sorted({*commits, *complete})
     wanted = int(version) if version is not None else max(known, default=-1)
     if wanted not in known:
         raise RawTableError(
@@ -164,15 +165,14 @@ def at_folder(uri: str, version: int | str | None, allowed: Iterable[str]) -> De
             + (f"the versions {known[0]} to {known[-1]}" if known else f"no version in {_LOG}")
             + "; older ones have been cleaned up"
         )
-    base = max((number for number in checkpoints if number <= wanted and number in known), default=None)
-    first = _complete(checkpoints[base]) if base is not None else []
-    later = range(0 if base is None else base + 1, wanted + 1)
+    base = max((number for number in complete if number <= wanted), default=-1)
+    later = range(base + 1, wanted + 1)
     if missing := [number for number in later if number not in commits]:
         raise RawTableError(
             f"{uri}: expected the commits {later.start} to {wanted} in {_LOG}, found none of version "
             f"{missing[0]}: the version cannot be restored; choose a newer snapshot"
         )
-    log = (*first, *(commits[number] for number in later))
+    log = (*complete.get(base, ()), *(commits[number] for number in later))
     return DeltaSnapshot(Places(uri, "", tuple(allowed)), wanted, log, commits.get(wanted, log[-1]))
 
 

@@ -210,6 +210,26 @@ def test_a_checkpoint_in_parts(tmp_path: Path) -> None:
         rows_of(tmp_path, rhs="ev.item")
 
 
+def test_a_checkpoint_of_several_files(table: Path) -> None:
+    """Spark writes large checkpoints so; one of which a file is missing counts for nothing."""
+    log = table / "_delta_log"
+    expected, before = (foreign_rows(table, ["u", "i"], version) for version in (None, 1))
+    DeltaTable(table, version=1).create_checkpoint()
+    whole = log / f"{1:020}.checkpoint.parquet"
+    rows = pq.read_table(whole)
+    for number, part in enumerate([rows.slice(0, 2), rows.slice(2)], start=1):
+        pq.write_table(part, log / f"{1:020}.checkpoint.{number:010}.{2:010}.parquet")
+    whole.unlink()
+    (log / f"{0:020}.json").rename(table / "first.json")
+    assert rows_of(table) == expected
+    (log / f"{1:020}.checkpoint.{2:010}.{2:010}.parquet").unlink()
+    with pytest.raises(RawTableError, match=r"expected the commits 0 to 3 .*found none of version 0"):
+        found_in(table)
+    (table / "first.json").rename(log / f"{0:020}.json")
+    assert rows_of(table) == expected
+    assert rows_of(table, snapshot=1) == before
+
+
 def test_odd_names_of_files_with_deletion_vectors(tmp_path: Path) -> None:
     for name in ("a b.parquet", "ä.parquet", "a%20b.parquet", "a+b=c.parquet"):
         vector = deletion_vector(tmp_path, [0], "u")
