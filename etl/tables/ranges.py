@@ -255,8 +255,6 @@ def grouped(ranges: Sequence[FileRange], num_workers: int, chunk_rows: int) -> l
 
 def _range_bytes(of_file: Sequence[FileRange]) -> int:
     """Bytes of a file that is cut by bytes; else 0."""
-    if not of_file:
-        return 0
     first = of_file[0]
     if format_of(first.uri, first.table, first.snapshot).unit != "byte":
         return 0

@@ -15,7 +15,7 @@ from pyiceberg import manifest
 from pyiceberg.table import StaticTable, Table
 from pyiceberg.transforms import BucketTransform, DayTransform, IdentityTransform, TruncateTransform
 from pyiceberg.typedef import Record
-from pyiceberg.types import IntegerType, StringType
+from pyiceberg.types import BooleanType, DateType, DoubleType, IntegerType, StringType
 from pyroaring import BitMap64
 
 from etl.tables.data_file import Deletes
@@ -100,6 +100,26 @@ def test_columns_that_are_renamed_dropped_and_added(table: Table) -> None:
     assert read(table, rhs="item", weight="n") == ([], [("weight: null", 1)] * 4)
     first = table.snapshots()[0].snapshot_id
     assert rows_of(table, snapshot=first) == foreign_rows(table, ["u", "i"], first)
+
+
+def test_columns_that_came_later_with_a_default(table: Table) -> None:
+    """Version 3 of the format: rows of earlier files have the default, which pyiceberg cannot write."""
+    kinds = {"s": StringType(), "w": DoubleType(), "d": DateType(), "b": BooleanType()}
+    with table.update_schema() as change:
+        for name, kind in kinds.items():
+            change.add_column(name, kind)
+    newest = max(root_of(table).glob("metadata/*.metadata.json"))
+    metadata = json.loads(newest.read_text()) | {"format-version": 3, "next-row-id": 0}
+    defaults = {"s": "new", "w": 1.5, "d": "2020-01-02", "b": True}
+    for field in metadata["schemas"][-1]["fields"]:
+        if field["name"] in defaults:
+            field |= {key: defaults[field["name"]] for key in ("initial-default", "write-default")}
+    newest.write_text(json.dumps(metadata))
+    for name, default in (("s", "new"), ("d", "2020-01-02"), ("b", "true")):
+        assert {rhs for _, rhs in rows_of(newest, rhs=name)} == {default}
+    assert {weight for _, _, weight in read(newest, weight="w")[0]} == {1.5}
+    assert read(newest, filters=[["s", "==", "new"]]) == read(newest)
+    assert read(newest, filters=[["s", "==", "old"]]) == ([], [])
 
 
 def test_filters_prune_files_and_rows(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
