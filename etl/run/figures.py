@@ -48,7 +48,7 @@ class Merged:
     """[relations] rows of each relation, if edges of an earlier run were taken over."""
     checksums: Checksums
     """Checksums of all bucket files."""
-    degrees: list[PartitionDegrees] | None = None
+    degrees: list[PartitionDegrees] | None
     """By partition, if edges of an earlier run were taken over: chunks then have the new edges only."""
 
 

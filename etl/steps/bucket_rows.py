@@ -119,8 +119,8 @@ class BucketRows:
 
     pieces: Callable[[], Iterable[Records]]
     """Reads the sections of all chunks, which begin with their heads."""
-    kept: KeptRows | None = None
-    removing: frozenset[int] = frozenset()
+    kept: KeptRows | None
+    removing: frozenset[int]
     """Numbers of the files whose rows take out edges."""
     _numbers: list[Int32] = field(default_factory=list)
     _counts: list[Int64] = field(default_factory=list)

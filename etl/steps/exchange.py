@@ -54,9 +54,9 @@ class Exchange:
     """File names in the folder."""
     bounds: Int64
     """[targets + 1] the first section of each target, and the number of all sections."""
-    num_groups: int = 0
+    num_groups: int
     """Groups of sources; 0: nothing is combined."""
-    num_ranges: int = 0
+    num_ranges: int
     """Ranges of targets."""
 
     @property

@@ -9,7 +9,7 @@ earlier index come first, with their old indices. In the work folder:
 
 from collections import Counter
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import TypeVar
 
@@ -45,9 +45,9 @@ class IndexedRelations:
 
     num_relations: int
     num_left_out: int
-    names: tuple[str, ...] | None = None
+    names: tuple[str, ...] | None
     """None: too many to count edges by relation."""
-    checksums: Checksums = field(default_factory=dict)
+    checksums: Checksums
     """Checksums of the files of relation names and counts."""
 
 
@@ -64,9 +64,9 @@ class IndexedEntities:
     relations: IndexedRelations
     checksums: Checksums
     """Checksums of all files of the index."""
-    num_gone: list[int] = field(default_factory=list)
+    num_gone: list[int]
     """Ids that no row names, by partition; of a run that forgets ids."""
-    num_forgotten: list[int] = field(default_factory=list)
+    num_forgotten: list[int]
     """Ids of the earlier index that are left out, by partition."""
 
 

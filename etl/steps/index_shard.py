@@ -91,7 +91,7 @@ class Shard:
     number: int
     slots: Range
     """Numbers among the partition's slots."""
-    num_passes: int = 1
+    num_passes: int
     """More than 1 if the ids of a single slot do not fit the memory."""
 
 
@@ -107,11 +107,11 @@ class IndexedShard:
     """Most train edges of an id, and the id, most first."""
     num_by_slot: Int64
     """[slots of the shard] distinct ids."""
-    num_named: int = 0
+    num_named: int
     """Ids of the earlier index that chunks name."""
-    num_listed: int = 0
+    num_listed: int
     """Ids of tables of entities."""
-    num_met: int = 0
+    num_met: int
     """Those of them that edges have."""
     listed_id: str = ""
     """One of them; empty: there is none."""

@@ -6,7 +6,7 @@ Each task writes a run of adjacent buckets.
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -55,10 +55,10 @@ class MergePlan:
     settings: TaskSettings
     edges: list[Exchange]
     """From chunks to runs: of the edges, then of the features of each featurized side."""
-    earlier: EarlierIds | None = None
-    num_relations: int = 0
+    earlier: EarlierIds | None
+    num_relations: int
     """Relations whose rows are counted."""
-    removing: list[int] = field(default_factory=list)
+    removing: list[int]
     """Numbers of the files whose rows take out edges."""
 
 

@@ -46,9 +46,9 @@ class GuessedEdges:
     lhs: Column
     rhs: Column
     relation: Column | None
-    weight: Column | None = None
-    time: Column | None = None
-    doubts: tuple[str, ...] = ()
+    weight: Column | None
+    time: Column | None
+    doubts: tuple[str, ...]
     """Names what may be otherwise; none: the guess is sure."""
     filters: Filters = ()
     """Rows that are edges."""
@@ -96,7 +96,7 @@ class Entities:
 
     look: Look
     id: Column
-    type: str = ""
+    type: str
 
 
 @dataclass(frozen=True)

@@ -101,7 +101,7 @@ class Look:
     """Rows of the sample."""
     is_whole: bool
     """Whether the sample is the whole table."""
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[str, ...]
     """Sentences about how the files may be read otherwise."""
 
 

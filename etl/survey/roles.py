@@ -81,7 +81,7 @@ class AskedColumns:
     relation: str | None = None
 
 
-def guess(looks: Sequence[Look], asked: AskedColumns = AskedColumns()) -> GuessedGraph:
+def guess(looks: Sequence[Look], asked: AskedColumns) -> GuessedGraph:
     """Guess the graph; refuse tables without two columns of ids, and tables without edges."""
     several = looks if len(looks) > 1 else ()
     about = [

@@ -30,12 +30,12 @@ class TableFiles:
     table: Table
     plain: tuple[DataFile, ...]
     """Files with rows that may pass the filters."""
-    snapshots: tuple[Snapshot, ...] = ()
-    missing: tuple[str, ...] = ()
+    snapshots: tuple[Snapshot, ...]
+    missing: tuple[str, ...]
     """Paths that name no file and are skipped."""
-    unfinished: tuple[str, ...] = ()
+    unfinished: tuple[str, ...]
     """Files and folders of writers at work, which are left out."""
-    twice: tuple[str, ...] = ()
+    twice: tuple[str, ...]
     """Symbolic links to files that are there under another name, which are left out."""
 
     def describe(self) -> list[dict[str, Any]]:

@@ -228,7 +228,7 @@ class Scan:
     candidate_rows: int
     known_edges: int
 
-    def best(self, k: int, num_gpus: int = 0) -> tuple[Answers, int]:
+    def best(self, k: int, num_gpus: int) -> tuple[Answers, int]:
         """The `k` best candidates of each query, and the number of pairs that are left out.
 
         Raises ConfigError if a GPU is asked for and there is none.

@@ -272,7 +272,7 @@ def _drawn_sizes(num_edges: int, *, has_operators: bool) -> tuple[int, int]:
 
 
 def decided_partitions(
-    table_bytes: Mapping[str, int], memory_bytes: int, *, given: int = 1, least: int = 1, most: int = 1024
+    table_bytes: Mapping[str, int], memory_bytes: int, *, given: int, least: int, most: int
 ) -> dict[str, int]:
     """Choose the number of partitions of each type.
 

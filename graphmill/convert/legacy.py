@@ -71,7 +71,7 @@ def _has_files(uri: str, beginning: str, end: str = "") -> bool:
     return any(name.startswith(beginning) and name.endswith(end) for name in names)
 
 
-def import_init(init_path: str, target_uri: str, entity_path: str, index_base: IndexBase = "auto") -> str:
+def import_init(init_path: str, target_uri: str, entity_path: str, index_base: IndexBase) -> str:
     """Import a checkpoint of another format, and return an init_path of v1; the given path for PBG v1.
 
     `entity_path` has the partitions for formats without partitions.
@@ -94,7 +94,7 @@ def import_init(init_path: str, target_uri: str, entity_path: str, index_base: I
     return imported
 
 
-def import_outdir(checkpoint_path: str, index_base: IndexBase = "auto") -> None:
+def import_outdir(checkpoint_path: str, index_base: IndexBase) -> None:
     """Add v1's files to a legacy outdir, so that training continues from its version."""
     names = {storage.name(entry.uri) for entry in storage.list_dir(checkpoint_path)}
     if "CHECKPOINT_VERSION" not in names or pbg.read_version(checkpoint_path):
@@ -175,9 +175,7 @@ def _largest(counts: Counts, partition: int) -> int:
     return max((table[partition] for table in tables if partition < len(table)), default=0)
 
 
-def export_inputs(
-    entity_path: str, edge_paths: Sequence[str], target_uri: str, claim: Claim = NO_CLAIM
-) -> list[str]:
+def export_inputs(entity_path: str, edge_paths: Sequence[str], target_uri: str, claim: Claim) -> list[str]:
     """Write v1's input in the legacy layout, numbered from 1, and return the lost content."""
     from graphmill.formats.torch_files.write import save  # imports torch
 

@@ -141,9 +141,7 @@ def write_rows(dataset: h5py.Dataset, start: int, values: Array) -> None:
         time.sleep(0)  # else this thread has the lock again before one that waits for it
 
 
-def check_least(
-    values: Array, least: int, column: str, uri: str, first_row: int = 0, remark: str = ""
-) -> None:
+def check_least(values: Array, least: int, column: str, uri: str, first_row: int, remark: str) -> None:
     """Refuse integers below `least`; the first value is in row `first_row` of the column."""
     if len(values) and int(values.min()) < least:
         row = int(np.flatnonzero(values < least)[0])

@@ -14,7 +14,7 @@ class Threads:
         lock: guards objects that tasks share.
     """
 
-    def __init__(self, num_threads: int, report: Callable[[int], None] = lambda done: None) -> None:
+    def __init__(self, num_threads: int, report: Callable[[int], None]) -> None:
         self.num_threads = num_threads
         self.lock = threading.Lock()
         self._report = report

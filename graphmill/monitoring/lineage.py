@@ -81,7 +81,7 @@ class _Refused(urllib.request.HTTPRedirectHandler):
 class Sender:
     """Posts events to a URL."""
 
-    def __init__(self, url: str, api_key: str | None = None) -> None:
+    def __init__(self, url: str, api_key: str | None) -> None:
         authorization = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self.url, self._headers = url, {"Content-Type": "application/json"} | authorization
         self._events: queue.SimpleQueue[str | None] = queue.SimpleQueue()

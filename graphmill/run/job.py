@@ -1,7 +1,7 @@
 """The interface between a run and its stages, and what a run estimates before it starts."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from distributed import Client
@@ -21,7 +21,7 @@ class GraphSize:
 
     num_edges: Sizes
     """Edges by split."""
-    num_entities: Sizes = field(default_factory=dict)
+    num_entities: Sizes
     """Entities by type."""
 
 

@@ -61,7 +61,7 @@ class WorkerLoss(NamedTuple):
 class WorkerPool:
     """Runs at most train.num_workers tasks at a time, one per worker."""
 
-    def __init__(self, client: Client, config: Config, schedule: Schedule, num_blocks: int = 0) -> None:
+    def __init__(self, client: Client, config: Config, schedule: Schedule, num_blocks: int) -> None:
         self.tasks: dict[str, WorkerTask] = {}  # by name
         self.topic = f"graphmill-train-{uuid.uuid4().hex[:12]}"  # of the workers' messages
         self._client, self._config = client, config

@@ -162,7 +162,7 @@ class QueryPart:
 
     group: QueryGroup
     chosen_Q: Tensor  # their numbers in the group
-    takes_sample: bool = True
+    takes_sample: bool
 
     def num_batches(self, size: int) -> int:
         """Count the batches of at most `size` queries."""

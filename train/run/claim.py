@@ -53,7 +53,7 @@ def trained_with(config: Config) -> dict[str, Any]:
     return _settings(config) | {"inputs": record.describe_inputs(input_uris(config))}
 
 
-def check_claim(config: Config, coming: Collection[str] = ()) -> None:
+def check_claim(config: Config, coming: Collection[str]) -> None:
     """Check, before any file changes, whether training can start; stages before it write `coming`."""
     validation.check_split(config, coming)
     if pbg.read_version(config.checkpoint_path):

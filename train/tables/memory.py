@@ -154,7 +154,7 @@ def host_bytes(context: RunContext) -> int:
     return rows_bytes(context) + largest + staging_bytes(context)
 
 
-def resting_bytes(context: RunContext, limit_bytes: int, num_blocks: int = 0) -> int:
+def resting_bytes(context: RunContext, limit_bytes: int, num_blocks: int) -> int:
     """Memory of a worker for partitions that no bucket needs now: half of its limit, without what stays.
 
     That is the partitions of a bucket, one that comes, and of rows that all workers share a copy and a shard;

@@ -258,7 +258,7 @@ class ResidentStore(Store):
     has room for it.
     """
 
-    def __init__(self, context: RunContext, *, writes_beside: bool = True) -> None:
+    def __init__(self, context: RunContext, *, writes_beside: bool) -> None:
         super().__init__(context.on_host())
         self.writes_beside = writes_beside
         self.device = context.device

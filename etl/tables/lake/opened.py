@@ -13,7 +13,7 @@ _LOGS = {"delta": "a folder with _delta_log", "iceberg": "a folder with metadata
 
 
 def snapshot_at(
-    uri: str, table: FilesConfig, allowed: Iterable[str] = (), *, is_pattern: bool = False
+    uri: str, table: FilesConfig, allowed: Iterable[str] = (), *, is_pattern: bool
 ) -> Snapshot | None:
     """Open the snapshot of the table at `uri`, or of the table of a catalog; None: these are plain files.
 

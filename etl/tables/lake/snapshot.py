@@ -29,9 +29,9 @@ class Places:
 
     root: str
     """Folder of the table."""
-    recorded: str = ""
+    recorded: str
     """Folder of the table, as its log says."""
-    allowed: tuple[str, ...] = ()
+    allowed: tuple[str, ...]
     """Further folders that the user allows."""
 
     def uri_of(self, path: str) -> str:

@@ -60,9 +60,7 @@ def gather(graph: Graph, take: Take, side: Side, rel: Numbers, ids: Numbers) -> 
 class Ranker:
     """Means to rank: the model, on one device, with threads and perhaps the kernels of graphmill/gpu."""
 
-    def __init__(
-        self, model: Model, device: torch.device, *, num_threads: int = 1, fused: bool = False
-    ) -> None:
+    def __init__(self, model: Model, device: torch.device, *, num_threads: int, fused: bool) -> None:
         """`fused` counts with the kernels, which keep no scores; threads then only keep the device busy."""
         self.model, self.device = model, device
         self.num_threads = min(num_threads, FUSED_THREADS) if fused else num_threads

@@ -85,7 +85,7 @@ class Part:
     run: TrainedRun
     block: BlockSize
     sharers: int
-    loopless: tuple[int, ...] = ()
+    loopless: tuple[int, ...]
 
     def edges(self) -> Triples:
         """The edges."""

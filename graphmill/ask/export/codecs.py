@@ -137,7 +137,7 @@ class Int8Codec(Codec):
 class PqCodec(Codec):
     """Stores the nearest centroid of each piece; `centroids_KD` holds the pieces side by side (float16)."""
 
-    def __init__(self, centroids_KD: Array, num_codes: int, has_scale: bool = True) -> None:
+    def __init__(self, centroids_KD: Array, num_codes: int, has_scale: bool) -> None:
         super().__init__("pq", num_codes, np.uint8)
         self.centroids_KD, self.has_scale = centroids_KD, has_scale
 

@@ -145,7 +145,7 @@ class IdColumn:
     name: str
     table: EntityTable
     form: Form
-    folded: tuple[str, ...] = ()
+    folded: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -102,8 +102,8 @@ class Asked:
     known_paths: tuple[str, ...]
     is_itself_left_out: bool
     sizes: Sizes
-    num_gpus: int = 0
-    scale: Scale | None = None
+    num_gpus: int
+    scale: Scale | None
     lists: Lists | None = None
 
     def made_queries(self, number_U: Numbers) -> Floats:

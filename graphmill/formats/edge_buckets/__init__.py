@@ -108,7 +108,7 @@ class BucketWriter:
         uri: str,
         columns: DatasetWriter,
         features: Mapping[Side, FeaturesWriter],
-        left_out: DatasetWriter | None = None,
+        left_out: DatasetWriter | None,
     ) -> None:
         self.uri, self._columns, self._features, self._left_out = uri, columns, features, left_out
         self.origins: BucketOrigins | None = None  # the raw files of the rows, to be written at the end

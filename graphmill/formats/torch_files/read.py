@@ -48,7 +48,7 @@ _MADE_BY_LENGTH = re.compile(
 )
 
 
-def check_file(stream: Any, size_bytes: int, where: str, expected: str = ANYTHING) -> Archive | None:
+def check_file(stream: Any, size_bytes: int, where: str, expected: str) -> Archive | None:
     """Refuse a file that torch would unpack to more than its size; return its zip (older form: None)."""
     archive = None
     is_zip = is_archive(stream)

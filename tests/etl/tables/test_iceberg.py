@@ -113,7 +113,7 @@ def test_columns_that_came_later_with_a_default(table: Table) -> None:
     defaults = {"s": "new", "w": 1.5, "d": "2020-01-02", "b": True}
     for field in metadata["schemas"][-1]["fields"]:
         if field["name"] in defaults:
-            field |= {key: defaults[field["name"]] for key in ("initial-default", "write-default")}
+            field |= dict.fromkeys(("initial-default", "write-default"), defaults[field["name"]])
     newest.write_text(json.dumps(metadata))
     for name, default in (("s", "new"), ("d", "2020-01-02"), ("b", "true")):
         assert {rhs for _, rhs in rows_of(newest, rhs=name)} == {default}
