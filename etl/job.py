@@ -90,7 +90,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         plan = work.step("plan", sources.SourcePlan, lambda: _plan(work, config, inputs))
         checks.warn_of_headers(inputs)
         checks.warn_of_ignored(inputs)
-        sources.log_delta(config, plan)
+        sources.log_delta(plan)
         ranges = plan.ranges
         num_rows = sum(file_range.num_rows for file_range in ranges)
         num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)

@@ -213,7 +213,7 @@ def with_counts(plan: SourcePlan, encoded: Sequence[Encoded]) -> list[SourceFile
     return [by_number[number] for number in range(len(by_number))]
 
 
-def log_delta(config: Config, plan: SourcePlan) -> None:
+def log_delta(plan: SourcePlan) -> None:
     """Log what the run reuses of the earlier run, or why it reuses nothing."""
     if plan.earlier is not None:
         log.info(

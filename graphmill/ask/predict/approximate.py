@@ -123,7 +123,7 @@ def prepare(
     log.info("predict: %d lists in %.1f s", lists.num_lists, time.monotonic() - started_s)
 
     def measured() -> dict[str, Any]:
-        best, recall = tuned(asked, lists, _sample(asked, chunks), question.recall, client)
+        best, recall = tuned(asked, lists, _sample(chunks), question.recall, client)
         return _figures(question, cost, best, recall)
 
     figures = work.once("recall", measured)
@@ -196,7 +196,7 @@ def _figures(question: PredictOptions, cost: Cost, lists: Lists, recall: Recall)
     }
 
 
-def _sample(asked: Asked, chunks: list[IdChunk]) -> Numbers:
+def _sample(chunks: list[IdChunk]) -> Numbers:
     num_queries = sum(chunk.stop - chunk.start for chunk in chunks)
     drawn = np.random.default_rng(SEED).choice(num_queries, min(SAMPLE, num_queries), replace=False)
     place = np.sort(drawn)
