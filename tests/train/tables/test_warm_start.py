@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 import torch
 
+from graphmill import storage
 from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
+from graphmill.storage.checksums import of_file
 from tests.train.graphs import (
     changed,
     differing,
@@ -141,6 +143,41 @@ def test_entities_that_moved_are_refused(first, tmp_path):
     write_ids(second, list("abxcde"))
     with pytest.raises(FormatError, match=r"row 2 is raw id 'x', which was 'c' .*previous_entity_path"):
         tables(second)
+
+
+def seal(config):
+    """Write the checksums of the raw ids, as etl does."""
+    storage.write_checksums(
+        storage.manifest_of(config.entity_path).uri,
+        {str(path): of_file(str(path)) for path in Path(config.entity_path).rglob("*.parquet")},
+    )
+
+
+@pytest.mark.slow
+def test_a_folder_that_has_other_ids_now_is_not_compared_with(tmp_path, caplog):
+    """Ids that etl has written anew, in another order: a copy of the former ones may be named."""
+    first = day(tmp_path / "first", BEFORE)
+    write_ids(first, list("abcde"))
+    seal(first)
+    job.claim_checkpoint(first)
+    job.train(first)
+    shutil.copytree(first.entity_path, tmp_path / "copy")
+    write_ids(first, list("edcba"))
+    seal(first)
+    again = changed(first, init_path=first.checkpoint_path, checkpoint_path=str(tmp_path / "again"))
+    with pytest.raises(FormatError, match=r"entities has other ids than .*checkpoint was trained with; "):
+        tables(again)
+    caplog.set_level("INFO", "graphmill")
+    second = day(tmp_path / "second", AFTER, init_path=first.checkpoint_path)
+    write_ids(second, list("abcdef"))
+    tables(second)
+    assert "entities; these have other ids now" in caplog.text
+    table = {"path": "edges.tsv", "lhs": 0, "rhs": 1, "relation": "knows"}
+    named = changed(second, etl={"tables": [table], "previous_entity_path": str(tmp_path / "copy")})
+    tables(named)
+    write_ids(second, list("abxcde"))
+    with pytest.raises(FormatError, match=r"row 2 is raw id 'x', which was 'c' "):
+        tables(named)
 
 
 def say(config, **settings):
