@@ -117,7 +117,8 @@ def _longest(stream: Any, chunk: Any, leaf: Any, pages: list[_Page], harmless_by
     """Upper bound of the longest value that many rows may share; 0: no value matters."""
     longest = 0
     if "DELTA_BYTE_ARRAY" in chunk.encodings:  # a value may be the one before it, in one bit
-        longest = max(BATCH_BYTES >> 12, *(page.unpacked_bytes >> 2 for page in pages))
+        data = pages if chunk.total_compressed_size < _SMALL_BYTES else _data_pages(stream, chunk)
+        longest = max([BATCH_BYTES >> 12, *(page.unpacked_bytes >> 2 for page in data)])
     for page in pages:
         if page.kind == _DICTIONARY_PAGE and leaf.physical_type == "FIXED_LEN_BYTE_ARRAY":
             longest = max(longest, int(leaf.length))
@@ -167,6 +168,17 @@ def _pages(stream: Any, chunk: Any) -> list[_Page]:
         return list(_iter_pages(stream.read_at(max(size, 0), start), start))
     first = next(_iter_pages(stream.read_at(_BUFFER_BYTES, start), start), None)
     return [first] if first is not None and first.kind == _DICTIONARY_PAGE else []
+
+
+def _data_pages(stream: Any, chunk: Any) -> Iterator[_Page]:
+    """The data pages of a large column chunk, of which the headers are read."""
+    position, stop = chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size
+    while position < stop:
+        pages = list(_iter_pages(stream.read_at(_BUFFER_BYTES, position), position))
+        if not pages:
+            return
+        yield from pages
+        position = pages[-1].first_byte + max(pages[-1].packed_bytes, 0)
 
 
 def _iter_pages(content: bytes, start: int) -> Iterator[_Page]:

@@ -139,3 +139,20 @@ def test_usual_tables_are_read_in_full_batches(tmp_path: Path, options: dict[str
     with pq.ParquetFile(path) as parquet:
         assert bounds.batch_rows(parquet, path, table.column_names, 1 << 16) == 1 << 16
         bounds.check_whole(parquet, path)
+
+
+@pytest.mark.parametrize("num_rows", [1 << 12, 1 << 18])
+def test_values_that_begin_as_those_before(tmp_path: Path, num_rows: int) -> None:
+    """DELTA_BYTE_ARRAY, as other writers have it, in small and in large column chunks."""
+    path, rng = str(tmp_path / "table.parquet"), np.random.default_rng(0)
+    ids, long = [rng.bytes(16).hex() for _ in range(num_rows)], rng.bytes(1 << 20).hex()
+    for shared, least, most in (
+        ([], 1 << 10, 1 << 12),
+        ([long] * 10, 1, 4 * bounds.BATCH_BYTES // len(long)),
+    ):
+        options: Any = {"use_dictionary": False, "column_encoding": {"id": "DELTA_BYTE_ARRAY"}}
+        pq.write_table(pa.table({"id": ids + shared}), path, compression="none", **options)
+        with pq.ParquetFile(path) as parquet:
+            is_small = parquet.metadata.row_group(0).column(0).total_compressed_size < 4 << 20
+            assert is_small == (num_rows == 1 << 12)
+            assert least <= bounds.batch_rows(parquet, path, ["id"], 1 << 16) <= most
