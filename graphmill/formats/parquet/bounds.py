@@ -117,8 +117,7 @@ def _longest(stream: Any, chunk: Any, leaf: Any, pages: list[_Page], harmless_by
     """Upper bound of the longest value that many rows may share; 0: no value matters."""
     longest = 0
     if "DELTA_BYTE_ARRAY" in chunk.encodings:  # a value may be the one before it, in one bit
-        data = pages if chunk.total_compressed_size < _SMALL_BYTES else _data_pages(stream, chunk)
-        longest = max([BATCH_BYTES >> 12, *(page.unpacked_bytes >> 2 for page in data)])
+        longest = max([BATCH_BYTES >> 12, *(page.unpacked_bytes >> 2 for page in pages)])
     for page in pages:
         if page.kind == _DICTIONARY_PAGE and leaf.physical_type == "FIXED_LEN_BYTE_ARRAY":
             longest = max(longest, int(leaf.length))
@@ -160,25 +159,20 @@ def _longest_of(stream: Any, chunk: Any, page: _Page) -> int:
 
 
 def _pages(stream: Any, chunk: Any) -> list[_Page]:
-    """The pages of a column chunk, or only the dictionary of a large chunk."""
+    """The pages of a column chunk, or only the dictionary of a large chunk whose values share no more."""
     start, size = chunk.data_page_offset, chunk.total_compressed_size
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
         start = chunk.dictionary_page_offset
-    if size < _SMALL_BYTES:
-        return list(_iter_pages(stream.read_at(max(size, 0), start), start))
-    first = next(_iter_pages(stream.read_at(_BUFFER_BYTES, start), start), None)
-    return [first] if first is not None and first.kind == _DICTIONARY_PAGE else []
-
-
-def _data_pages(stream: Any, chunk: Any) -> Iterator[_Page]:
-    """The data pages of a large column chunk, of which the headers are read."""
-    position, stop = chunk.data_page_offset, chunk.data_page_offset + chunk.total_compressed_size
-    while position < stop:
-        pages = list(_iter_pages(stream.read_at(_BUFFER_BYTES, position), position))
-        if not pages:
-            return
-        yield from pages
-        position = pages[-1].first_byte + max(pages[-1].packed_bytes, 0)
+    is_small, pages, position = size < _SMALL_BYTES, list[_Page](), start
+    while position < start + size:
+        content = stream.read_at(size if is_small else _BUFFER_BYTES, position)
+        if not (found := list(_iter_pages(content, position))):
+            break
+        if not is_small and "DELTA_BYTE_ARRAY" not in chunk.encodings:
+            return found[:1] if found[0].kind == _DICTIONARY_PAGE else []
+        pages += found
+        position = found[-1].first_byte + max(found[-1].packed_bytes, 0)
+    return pages
 
 
 def _iter_pages(content: bytes, start: int) -> Iterator[_Page]:
