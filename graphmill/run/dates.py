@@ -20,14 +20,14 @@ first removes its `_SUCCESS`, and then checks that no run.json names the date. A
 import json
 import logging
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import date, datetime, timedelta
 from typing import Any
 
 from graphmill import config, storage
 from graphmill.config import Config
-from graphmill.errors import ConfigError, FormatError, LockedError
+from graphmill.errors import ConfigError, FormatError, GraphMillError, LockedError
 from graphmill.run import lock
 from graphmill.run.record import read_record
 from graphmill.vocab import RECORD
@@ -97,30 +97,43 @@ def retire(output_template: str, keep: int, own: str | None = None) -> list[str]
 
     A date stays if fewer than `keep` complete dates follow, if the date is unfinished, if a run works on it,
     if such a date continues from it, or if its output holds a folder that was moved aside. All stay if the
-    caller has caught up on its `own` date, which is older than the newest `keep`.
+    caller has caught up on its `own` date, which is older than the newest `keep`. An error is only logged: the
+    caller's date is finished, and the next run tries again.
     """
-    outputs = _dated_outputs(output_template)
-    for folder in {storage.parent(uri) for uri in outputs.values()}:
-        for hidden in storage.list_hidden(folder):
-            if ".retired-" in storage.name(hidden):  # a killed run has not finished this deletion
-                storage.delete(hidden)
-    finished = sorted(day for day, uri in outputs.items() if storage.read_marker(uri) is not None)
-    complete = [
-        day
-        for day in finished
-        if None not in (storage.read_marker(storage.join(outputs[day], name)) for name in _STAGE_FOLDERS)
-    ]
-    oldest_kept = complete[-keep] if len(complete) >= keep else date.min
-    if own and date.fromisoformat(own) < oldest_kept:
-        log.warning("schedule: %s is older than the %d dates to keep: a newer run will delete it", own, keep)
-        return []
-    needed = _needed(outputs)
-    victims = [day for day in finished if day < oldest_kept and str(day) not in needed]
-    return [
-        outputs[day]
-        for day in victims
-        if not _has_moved_aside(outputs[day]) and _delete(output_template, day, outputs[day])
-    ]
+    retired: list[str] = []
+    with _logged("old dates stay"):
+        outputs = _dated_outputs(output_template)
+        for folder in {storage.parent(uri) for uri in outputs.values()}:
+            for hidden in storage.list_hidden(folder):
+                if ".retired-" in storage.name(hidden):  # an earlier run has not finished this deletion
+                    with _logged(f"{hidden} stays"):
+                        storage.delete(hidden)
+        finished = sorted(day for day, uri in outputs.items() if storage.read_marker(uri) is not None)
+        complete = [
+            day
+            for day in finished
+            if None not in (storage.read_marker(storage.join(outputs[day], name)) for name in _STAGE_FOLDERS)
+        ]
+        oldest_kept = complete[-keep] if len(complete) >= keep else date.min
+        if own and date.fromisoformat(own) < oldest_kept:
+            text = "schedule: %s is older than the %d dates to keep: a newer run will delete it"
+            log.warning(text, own, keep)
+            return []
+        needed = _needed(outputs)
+        for day in finished:
+            if day < oldest_kept and str(day) not in needed and not _has_moved_aside(outputs[day]):
+                with _logged(f"{outputs[day]} stays"):
+                    _delete(output_template, day, outputs[day])
+                    retired.append(outputs[day])
+    return retired
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    try:
+        yield
+    except GraphMillError as error:
+        log.warning("schedule: %s: %s", what, error)
 
 
 def _has_moved_aside(output: str) -> bool:
@@ -278,23 +291,22 @@ def _recorded_schedule(output: str) -> dict[str, Any]:
     return schedule if isinstance(schedule, dict) else {}
 
 
-def _delete(output_template: str, day: date, output: str) -> bool:
-    try:
-        with lock.held(whole=[output]) as claim:
-            marker = storage.read_marker(output)
-            if marker is None:
-                return False
-            storage.delete_marker(output)  # from now on no run chooses it as its previous date
+def _delete(output_template: str, day: date, output: str) -> None:
+    retired = storage.temporary_sibling(output, "retired")
+    with lock.held(whole=[output]) as claim:
+        marker = storage.read_marker(output)
+        if marker is None:
+            raise LockedError("another run has just begun to retire it")
+        storage.delete_marker(output)  # from now on no run chooses it as its previous date
+        try:
             if str(day) in _needed(_dated_outputs(output_template)):
-                storage.write_marker(output, marker)
-                log.info("schedule: %s stays: a run has begun to continue from it", output)
-                return False
+                raise LockedError("a run has begun to continue from it")
             claim.check()
-            retired = storage.temporary_sibling(output, "retired")
             storage.move(output, retired)
-    except LockedError as error:
-        log.warning("schedule: %s stays: %s", output, error)
-        return False
+        except BaseException:
+            with suppress(GraphMillError):  # the first error matters
+                claim.check()
+                storage.write_marker(output, marker)
+            raise
     storage.delete(retired)
     log.info("schedule: %s is retired", output)
-    return True

@@ -99,7 +99,7 @@ def read(uri: str) -> Link | None:
         except NotFoundError:
             return None
         except StorageError as error:
-            raise StorageError(f"{error}; {_advice(uri)}") from error
+            raise type(error)(f"{error}; {_advice(uri)}") from error
         if link.owner:
             return link
         time.sleep(wait_s)

@@ -25,7 +25,11 @@ LOCAL = pafs.LocalFileSystem(use_mmap=False)
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # For good:
 _OF_PATHS = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP, errno.EROFS)
-_DENIED_BY_HDFS = "Permission denied: user="
+_OF_HADOOP = (  # what Java's classes of errors mean
+    ("Permission denied(?: by sticky bit)?: user=|SnapshotAccessControlException", AccessError),
+    ("QuotaExceededException|QuotaByStorageTypeExceededException", DiskFullError),
+    ("InvalidPathException|ParentNotDirectoryException|PathComponentTooLongException", PathError),
+)
 _MAX_NAME_BYTES = 255  # of local disks, and of HDFS by default
 
 _CHANGES = ("create", "delete", "make", "rename", "write", "sync", "set")
@@ -65,18 +69,21 @@ def explained(action: str, uri: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM):
             raise AccessError(missing(action, uri)) from error
-        # HDF5's reason has several lines. A namenode's reason is the text before its stack trace.
-        reason = " ".join(re.split(r"\n\s*at ", str(error.strerror or error))[0].split())
-        kind = DiskFullError if error.errno in _NO_ROOM else StorageError
+        reason = hdfs.reason_of(str(error.strerror or error))
+        kind = DiskFullError if error.errno in _NO_ROOM else _kind_of(reason)
         kind = PathError if error.errno in _OF_PATHS else kind
-        kind = AccessError if _DENIED_BY_HDFS in reason else kind
         raise kind(f"{uri}: cannot {action}: {reason}") from error
     except EOFError as error:
         raise StorageError(f"{uri}: cannot {action}: it ends too early: {error}") from error
     except RuntimeError as error:
         if type(error) is not RuntimeError or not hdfs_writer.is_own_error(error):
             raise
-        raise StorageError(f"{uri}: cannot {action}: {hdfs.reason_of(error)}") from error
+        reason = hdfs.reason_of(str(error))
+        raise _kind_of(reason)(f"{uri}: cannot {action}: {reason}") from error
+
+
+def _kind_of(reason: str) -> type[StorageError]:
+    return next((kind for words, kind in _OF_HADOOP if re.search(words, reason)), StorageError)
 
 
 def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:

@@ -5,6 +5,7 @@ target unless told to overwrite; the namenode then replaces it atomically. Its w
 """
 
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ DEFAULT_TIMEOUT_S = 20.0
 REPLICATION = "replication"  # keys of a stream's metadata
 PARENTS = "parents"
 DEFAULT_REPLICATION = 3  # dfs.replication, where the configuration does not say
+
+_ANSWER = re.compile(r'(?:Fatal)?RPCError\("(?:[\w.$]+[.$])?(\w+)", "(.*)"\)', re.DOTALL)
 
 
 def chosen_driver() -> str:
@@ -74,9 +77,11 @@ def connect(uri: str) -> pafs.FileSystem:
     return pafs.PyFileSystem(_Handler(native))
 
 
-def reason_of(error: RuntimeError) -> str:
-    """The error's message without the server's stack trace, with advice on Kerberos."""
-    reason = str(error).partition(r"\n\tat ")[0].partition("\n")[0]
+def reason_of(text: str) -> str:
+    """The text of a client's error in one line, without Java's stack trace, and with advice on Kerberos."""
+    if answer := _ANSWER.match(text):
+        text = f"{answer[1]}: {answer[2]}".replace(r"\n", "\n").replace(r"\t", "\t").replace(r"\"", '"')
+    reason = " ".join(re.split(r"\n\s*at ", text)[0].split())
     if "GSS" in reason or "SASL" in reason:
         reason += "; is there a ticket (klist), or does KRB5_CLIENT_KTNAME name a keytab?"
     return reason

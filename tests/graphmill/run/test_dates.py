@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from graphmill import storage
 from graphmill.config.sections.etl import EtlConfig, TableConfig
-from graphmill.errors import ConfigError, LockedError
+from graphmill.errors import AccessError, ConfigError, LockedError
 from graphmill.run import dates, lock
 from tests.forked import Forks
 from tests.graphmill.run.test_lock import HOLDER
@@ -298,6 +298,30 @@ def test_what_a_run_begins_to_go_on_from_while_it_is_retired_stays(root, monkeyp
     assert dates.retire(f"{root}/{{date}}", 1) == []
     assert storage.read_marker(f"{root}/{DAYS[0]}") == {}
     assert storage.list_hidden(root) == []
+
+
+def test_a_date_that_cannot_be_retired_stays_whole(root, monkeypatch, caplog):
+    """The others go; the run that retires them has its own date, and does not fail."""
+    for day in DAYS[:4]:
+        finish(f"{root}/{day}")
+    move, delete = storage.move, storage.delete
+
+    def refuse(first: str, *others: str) -> None:
+        if DAYS[0] in first or ".retired-0" in first:
+            raise AccessError(f"{first}: Permission denied")
+        (move if others else delete)(first, *others)
+
+    storage.write_text(f"{root}/.2026-11-01.retired-0123/part-0.parquet", "x")  # another user's
+    monkeypatch.setattr(storage, "move", refuse)
+    monkeypatch.setattr(storage, "delete", refuse)
+    with caplog.at_level("WARNING", "graphmill"):
+        assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[1]}", f"{root}/{DAYS[2]}"]
+    assert storage.read_marker(f"{root}/{DAYS[0]}") == {}
+    assert f"{DAYS[0]} stays: {root}/{DAYS[0]}: Permission denied" in caplog.text
+    assert ".2026-11-01.retired-0123: Permission denied" in caplog.text
+    storage.write_text(f"{root}/{DAYS[1]}/run.json", "{")
+    assert dates.retire(f"{root}/{{date}}", 1) == []
+    assert f"old dates stay: {root}/{DAYS[1]}/run.json: expected a JSON object" in caplog.text
 
 
 @given(

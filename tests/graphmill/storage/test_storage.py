@@ -18,7 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphmill import storage
-from graphmill.errors import ConfigError, DiskFullError, FormatError, NotFoundError, PathError, StorageError
+from graphmill.errors import (
+    AccessError,
+    ConfigError,
+    DiskFullError,
+    FormatError,
+    NotFoundError,
+    PathError,
+    StorageError,
+)
 from graphmill.storage import atomic, fs, hdfs
 from graphmill.storage.filesystems import explained
 from tests import REPOSITORY
@@ -371,6 +379,43 @@ def test_hdfs_that_does_not_answer_is_an_error(listening: bool, monkeypatch: pyt
         uri = f"hdfs://127.0.0.1:{nobody.getsockname()[1]}/x"
         with pytest.raises(StorageError, match=r"hdfs://127.*did not answer within 1\.5 s; is it up"):
             storage.read_bytes(uri)
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "reason"),
+    [
+        (
+            r'hadoop.security.AccessControlException", "Permission denied: user=al, inode=\"/ro\":root',
+            AccessError,
+            'AccessControlException: Permission denied: user=al, inode="/ro":root',
+        ),
+        (
+            r'hadoop.hdfs.protocol.SnapshotAccessControlException", "Modification is disallowed',
+            AccessError,
+            "SnapshotAccessControlException: Modification is disallowed",
+        ),
+        (
+            'hadoop.hdfs.protocol.NSQuotaExceededException", "The NameSpace quota of /ns is exceeded',
+            DiskFullError,
+            "NSQuotaExceededException: The NameSpace quota of /ns is exceeded",
+        ),
+        (
+            'hadoop.hdfs.protocol.FSLimitException$PathComponentTooLongException", "limit=255 length=300',
+            PathError,
+            "PathComponentTooLongException: limit=255 length=300",
+        ),
+        (
+            r'hadoop.hdfs.server.namenode.SafeModeException", "Cannot create file/x.\nIt was turned on.',
+            StorageError,
+            "SafeModeException: Cannot create file/x. It was turned on.",
+        ),
+    ],
+)
+def test_what_a_namenode_refuses(error: str, kind: type[StorageError], reason: str) -> None:
+    """By the form of hdfs-native's errors, which hold Java's stack trace."""
+    with pytest.raises(StorageError) as caught, explained("create", "hdfs://h/x"):
+        raise RuntimeError(f'RPCError("org.apache.{error}\\n\\tat org.apache.Main.main(Main.java:1)\\n")')
+    assert (type(caught.value), str(caught.value)) == (kind, f"hdfs://h/x: cannot create: {reason}")
 
 
 @pytest.mark.hdfs
