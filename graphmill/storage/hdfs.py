@@ -82,6 +82,8 @@ def reason_of(text: str) -> str:
     if answer := _ANSWER.match(text):
         text = f"{answer[1]}: {answer[2]}".replace(r"\n", "\n").replace(r"\t", "\t").replace(r"\"", '"')
     reason = " ".join(re.split(r"\n\s*at ", text)[0].split())
+    if (start := reason.partition(" dlopen(")[0]) != reason:  # pyarrow names all places that it has tried
+        return f"{start}; Hadoop's own client needs JAVA_HOME, CLASSPATH and libhdfs.so (ARROW_LIBHDFS_DIR)"
     if "GSS" in reason or "SASL" in reason:
         reason += "; is there a ticket (klist), or does KRB5_CLIENT_KTNAME name a keytab?"
     return reason

@@ -11,6 +11,7 @@ from graphmill.storage.redaction import redacted, remember, user_info
 _SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*://")
 _ROOT = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)(://[^/]*)")
 _WITHOUT_PASSWORDS = ("hdfs", "viewfs")
+ONE_SLASH = re.compile(r"(file|hdfs|viewfs):/(?!/)")
 _LOOKS_QUOTED = re.compile(r"%(?=[0-9A-Fa-f]{2})")
 
 
@@ -46,7 +47,9 @@ def local_path(uri: str) -> str | None:
 
 
 def absolute(uri: str) -> str:
-    """`uri` with the same meaning in every process of this machine."""
+    """`uri` with the same meaning in every process of this machine; PathError for one as `hdfs:/x`."""
+    if match := ONE_SLASH.match(uri):
+        raise PathError(f"{uri}: expected {match[1]}:///{uri[match.end() :]}, found one slash")
     return uri if is_absolute(uri) else os.path.abspath(uri)  # noqa: PTH100 (no resolving of links)
 
 

@@ -18,8 +18,8 @@ from etl.tables.data_file import DataFile
 from graphmill import storage
 from graphmill.config.sections.etl import Filters
 from graphmill.errors import FormatError, RawTableError
+from graphmill.storage.uri import ONE_SLASH
 
-_ONE_SLASH = re.compile(r"(file|hdfs|viewfs):/(?!/)")
 _S3 = re.compile(r"s3[an]://")
 
 
@@ -79,7 +79,7 @@ def marked(schema: pa.Schema, mark: Callable[[pa.Field], dict[bytes, bytes]]) ->
 
 def plain_uri(path: str) -> str:
     """Return a path as Java writes it (`file:/x`, `s3a://b/x`) as a URI of ours."""
-    if match := _ONE_SLASH.match(path):
+    if match := ONE_SLASH.match(path):
         rest = path[match.end() - 1 :]
         return rest if match[1] == "file" else f"{match[1]}://{rest}"
     return _S3.sub("s3://", path, count=1)

@@ -363,6 +363,13 @@ def test_buckets_and_what_is_no_storage(monkeypatch: pytest.MonkeyPatch) -> None
         storage.atomic_directory("s3://bucket/x").__enter__()
     with pytest.raises(StorageError, match="gopher"):
         storage.read_bytes("gopher://host/x")
+    with pytest.raises(PathError, match="hdfs:/user/x: expected hdfs:///user/x"):
+        storage.absolute("hdfs:/user/x")  # as Hadoop writes it; below this folder nobody would look for it
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(StorageError) as no_java:
+        storage.exists("viewfs:///x")
+    assert "Hadoop's own client needs JAVA_HOME" in str(no_java.value)
+    assert len(str(no_java.value)) < 300  # of the places that pyarrow has tried
     monkeypatch.setenv(hdfs.DRIVER_VARIABLE, "java")
     with pytest.raises(ConfigError, match="expected one of native, libhdfs, found 'java'"):
         hdfs.connect("hdfs://localhost:1/")
