@@ -74,13 +74,14 @@ def run(words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig)
         try:
             while application.id is None and not application.ended:
                 time.sleep(_POLL_S)
+            application.check_memory("driver_memory")
             if application.id is None:
                 raise application.failure("the driver did not start")
             text = "yarn: the driver is %s; it goes on without this command: %s"
             log.info(text, application.id, follow_command(application.id, settings))
             code = _followed(application.id, lambda: application.ended, application.diagnosis)
-        except (ClusterError, ConfigError):
-            application.end(END_TIMEOUT_S)
+        except (ClusterError, ConfigError) as error:
+            application.end(0 if isinstance(error, ConfigError) else END_TIMEOUT_S)
             raise
         except BaseException:
             application.leave()

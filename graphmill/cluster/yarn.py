@@ -133,6 +133,7 @@ class Containers:
         deadline = time.monotonic() + timeout_s
         while (present := len(self._present())) < wanted:
             application.announce()
+            application.check_memory("worker_memory")
             late = time.monotonic() > deadline
             if late and present:
                 log.warning(

@@ -228,6 +228,7 @@ def test_missing_workers_end_a_run_with_yarn_s_reason(yarn: MiniHdfs, tmp_path: 
         "late": (10, ["--python", "/nonexistent/python"], 69, "no worker came within 10 s"),
         "refused": (1800, ["--queue", "no-such-queue"], 69, "no-such-queue"),
         "unknown": (1800, ["--yarn-option", "colour=red"], 2, "Unrecognized option: -colour"),
+        "large": (1800, ["--worker-memory", "64GiB"], 2, "cluster.worker_memory: expected a container of at"),
     }
     runs = {}
     for name, (timeout_s, options, *_) in cases.items():

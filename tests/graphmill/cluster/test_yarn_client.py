@@ -37,7 +37,8 @@ def conf_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(folder))
     for variable in ("HADOOP_HOME", "HADOOP_YARN_HOME", "JAVA_HOME"):
         monkeypatch.delenv(variable, raising=False)
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    executable(tmp_path / "java/java", "")
+    monkeypatch.setenv("PATH", f"{tmp_path}/java:/usr/bin:/bin")
     return folder
 
 
@@ -48,7 +49,7 @@ def test_by_class_path(conf_dir: Path, tmp_path: Path) -> None:
     client = hadoop.find(f"{tmp_path}/other/*:{tmp_path}/lib/*", tmp_path)
     assert client.shell_jar_path == str(tmp_path / "lib" / JAR)
     command = client.shell_command(["-num_containers", "3"])
-    assert command[:3] == ["java", "-cp", f"{tmp_path}/hadoop-conf:{tmp_path}/other/*:{tmp_path}/lib/*"]
+    assert command[:3] == [f"{tmp_path}/java/java", "-cp", f"{tmp_path}/hadoop-conf:{tmp_path}/other/*:{tmp_path}/lib/*"]
     assert command[3:] == [hadoop.SHELL_CLIENT, "-jar", client.shell_jar_path, "-num_containers", "3"]
 
 
@@ -72,6 +73,10 @@ def test_missing_parts_of_the_client_are_named(conf_dir, tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"no command `yarn`.*set HADOOP_HOME, or cluster\.yarn_classpath"):
         hadoop.find(None, tmp_path)
     with pytest.raises(ConfigError, match="no hadoop-yarn-applications-distributedshell"):
+        hadoop.find(f"{tmp_path}/*", tmp_path)
+    (tmp_path / JAR).touch()
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(ConfigError, match="no command /nowhere/bin/java; set JAVA_HOME"):
         hadoop.find(f"{tmp_path}/*", tmp_path)
     (conf_dir / "yarn-site.xml").unlink()
     with pytest.raises(ConfigError, match=r"HADOOP_CONF_DIR must be a folder with yarn-site\.xml"):
@@ -195,7 +200,7 @@ def test_further_options_become_words_of_the_client_unless_they_follow_from_sett
 YARN = """
 case "$1" in
   classpath) echo {lib} ;;
-  jar) echo "Submitted application application_17_0001"; exec sleep 600 ;;
+  jar) echo "Max mem capability of resources in this cluster 8192"; echo "Submitted application application_17_0001"; exec sleep 600 ;;
   application) {application} ;;
 esac
 """
@@ -207,6 +212,20 @@ def install_yarn(folder: Path, monkeypatch: pytest.MonkeyPatch, application: str
     executable(folder / "bin/yarn", YARN.format(lib=folder / JAR, application=application))
     monkeypatch.setenv("HADOOP_HOME", str(folder))
     monkeypatch.setattr(deploy, "home_uri", lambda: str(folder))
+
+
+@pytest.mark.slow
+def test_more_memory_than_a_container_may_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The distributed shell would take the most that there is, and its log on a node would say so."""
+    install_yarn(tmp_path, monkeypatch, "exit 0")
+    settings = ClusterConfig(tls="off", worker_memory="8GiB", driver_memory="9GiB")
+    with pytest.raises(ConfigError, match=r"driver_memory: .* at most 8192 MiB, .* found 9216 MiB"):
+        deploy.run(["-m", "graphmill", "train"], {}, settings)
+    cluster = SimpleNamespace(scheduler=SimpleNamespace(workers={}), scheduler_address="tcp://h:1")
+    containers = Containers(settings, None, cluster, tmp_path, lambda error: None)
+    with pytest.raises(ConfigError, match=r"worker_memory: .* at most 8192 MiB, .* found 9011 MiB"):
+        containers.start()
+    containers.end(in_order=False)
 
 
 @pytest.mark.slow
