@@ -81,7 +81,11 @@ def connect(
         except (ClusterError, OSError, RuntimeError) as error:  # a TimeoutError is an OSError
             is_told = isinstance(error, ClusterError)
             place = "" if is_told else f"--master {master}: the cluster does not answer: "
-            raise NoClusterError(f"{place}{error}; nothing was changed: try again") from error
+            root: BaseException = error
+            while root.__cause__ is not None:  # Dask's own errors name no reason
+                root = root.__cause__
+            reason = str(error) if is_told or root is error else f"{error} {root}"
+            raise NoClusterError(f"{place}{reason}; nothing was changed: try again") from error
         yield client
 
 

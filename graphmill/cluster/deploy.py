@@ -64,7 +64,7 @@ def run(words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig)
 
     The words name local files as `job/NAME`; `files` has their paths by NAME.
     """
-    if hadoop_conf.uses_kerberos():
+    if hadoop_conf.settings().get("hadoop.security.authentication", "").lower() == "kerberos":
         raise ConfigError(
             "cluster.deploy: cluster: this cluster uses Kerberos, and a container has no ticket to ask for "
             "workers; use --deploy-mode client, on a machine that stays up"

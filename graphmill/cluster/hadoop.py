@@ -106,7 +106,9 @@ def find(classpath: str | None, folder: Path) -> YarnClient:
         java_home = os.environ.get("JAVA_HOME")
         named = str(Path(java_home, "bin", "java")) if java_home else "java"
         if (java := shutil.which(named)) is None:
-            raise ConfigError(f"--master yarn: no command {named}; set JAVA_HOME to the folder of a JDK or JRE")
+            raise ConfigError(
+                f"--master yarn: no command {named}; set JAVA_HOME to the folder of a JDK or JRE"
+            )
         return YarnClient((java, "-cp", f"{private}:{classpath}"), jar_path, private)
     yarn = _yarn_command()
     jar_path = _shell_jar(_output([yarn, "classpath"], f"--master yarn: `{yarn} classpath`"))
@@ -236,13 +238,13 @@ class Application:
             log.info("yarn: %s; logs: yarn logs -applicationId %s", identity, identity)
 
     def check_memory(self, key: str) -> None:
-        """Raise ConfigError if containers get less than the setting `key` asks for: YARN's most, and no error."""
+        """Raise ConfigError if containers get less than the setting `key` asks for, which YARN does not tell."""
         largest = re.search(r"Max mem capab\w+ of resources in this cluster (\d+)", self._output())
         asked = self.arguments[self.arguments.index("-container_memory") + 1]
         if largest and int(asked) > int(largest[1]):
             raise ConfigError(
-                f"cluster.{key}: expected a container of at most {largest[1]} MiB, the most that this YARN gives "
-                f"(yarn.scheduler.maximum-allocation-mb), found {asked} MiB; ask for less"
+                f"cluster.{key}: expected a container of at most {largest[1]} MiB, the most that this YARN "
+                f"gives (yarn.scheduler.maximum-allocation-mb), found {asked} MiB; ask for less"
             )
 
     def diagnosis(self) -> str:

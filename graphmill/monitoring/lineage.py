@@ -213,7 +213,7 @@ def dataset(place: str) -> Json:
         return {"namespace": "file", "name": path}
     root, path = uri.split(place)
     if root == "hdfs://":  # without a host
-        root = hadoop_conf.default_fs()
+        root = hadoop_conf.settings().get("fs.defaultFS", "hdfs://")
     path = path.rstrip("/")
     is_in_bucket = uri.scheme(place) in _BUCKETS
     return {"namespace": root.rstrip("/"), "name": path.lstrip("/") if is_in_bucket else path or "/"}

@@ -97,8 +97,8 @@ def retire(output_template: str, keep: int, own: str | None = None) -> list[str]
 
     A date stays if fewer than `keep` complete dates follow, if the date is unfinished, if a run works on it,
     if such a date continues from it, or if its output holds a folder that was moved aside. All stay if the
-    caller has caught up on its `own` date, which is older than the newest `keep`. An error is only logged: the
-    caller's date is finished, and the next run tries again.
+    caller has caught up on its `own` date, which is older than the newest `keep`. An error is only logged:
+    the caller's date is finished, and the next run tries again.
     """
     retired: list[str] = []
     with _logged("old dates stay"):
@@ -121,7 +121,7 @@ def retire(output_template: str, keep: int, own: str | None = None) -> list[str]
             return []
         needed = _needed(outputs)
         for day in finished:
-            if day < oldest_kept and str(day) not in needed and not _has_moved_aside(outputs[day]):
+            if day < oldest_kept and str(day) not in needed:
                 with _logged(f"{outputs[day]} stays"):
                     _delete(output_template, day, outputs[day])
                     retired.append(outputs[day])
@@ -134,14 +134,6 @@ def _logged(what: str) -> Iterator[None]:
         yield
     except GraphMillError as error:
         log.warning("schedule: %s: %s", what, error)
-
-
-def _has_moved_aside(output: str) -> bool:
-    for entry in storage.list_dir(output, recursive=True):
-        if entry.is_dir and storage.is_moved_aside(entry.uri):
-            log.warning("schedule: %s stays: it holds %s, which only you delete", output, entry.uri)
-            return True
-    return False
 
 
 def _needed(outputs: Mapping[date, str]) -> set[str | None]:
@@ -292,6 +284,9 @@ def _recorded_schedule(output: str) -> dict[str, Any]:
 
 
 def _delete(output_template: str, day: date, output: str) -> None:
+    for entry in storage.list_dir(output, recursive=True):
+        if entry.is_dir and storage.is_moved_aside(entry.uri):
+            raise LockedError(f"it holds {entry.uri}, which only you delete")
     retired = storage.temporary_sibling(output, "retired")
     with lock.held(whole=[output]) as claim:
         marker = storage.read_marker(output)

@@ -6,6 +6,7 @@ hdfs-native reads no settings of new files: it takes the namenode's defaults.
 import os
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -32,36 +33,27 @@ class NewFiles:
     umask: int
 
 
+def settings() -> Mapping[str, str]:
+    """The configuration of this process, by key."""
+    return _settings(os.environ.get(VARIABLE) or "")
+
+
 def client_defaults() -> dict[str, str]:
     """Our client settings that the configuration of this process does not set."""
-    settings = _settings(os.environ.get(VARIABLE) or "")
-    return {key: value for key, value in _CLIENT_DEFAULTS.items() if key not in settings}
-
-
-def default_fs() -> str:
-    """Return `fs.defaultFS` of this process's configuration, which hdfs:///path means; else "hdfs://"."""
-    return _settings(os.environ.get(VARIABLE) or "").get("fs.defaultFS", "hdfs://")
-
-
-def uses_kerberos() -> bool:
-    """Whether the configuration of this process asks for Kerberos tickets."""
-    settings = _settings(os.environ.get(VARIABLE) or "")
-    return settings.get("hadoop.security.authentication", "").lower() == "kerberos"
+    return {key: value for key, value in _CLIENT_DEFAULTS.items() if key not in settings()}
 
 
 def new_files() -> NewFiles:
     """`dfs.replication`, `dfs.blocksize` and `fs.permissions.umask-mode` of this process's configuration."""
-    conf_dir = os.environ.get(VARIABLE) or ""
-    settings = _settings(conf_dir)
-    replication, block_size = settings.get("dfs.replication"), settings.get("dfs.blocksize")
+    replication, block_size = map(settings().get, ("dfs.replication", "dfs.blocksize"))
     try:
         return NewFiles(
             int(replication) if replication else None,
             _size_bytes(block_size) if block_size else None,
-            parse_umask(settings.get("fs.permissions.umask-mode", _DEFAULT_UMASK)),
+            parse_umask(settings().get("fs.permissions.umask-mode", _DEFAULT_UMASK)),
         )
     except ValueError as error:
-        raise ConfigError(f"{conf_dir}: {error}") from error
+        raise ConfigError(f"{os.environ[VARIABLE]}: {error}") from error
 
 
 @lru_cache(maxsize=8)

@@ -15,7 +15,7 @@ import pytest
 from distributed import Client, Future, LocalCluster
 
 from graphmill import cluster, errors, storage
-from graphmill.cluster import dashboard, described_workers, tasks
+from graphmill.cluster import connecting, dashboard, described_workers, tasks
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import progress
 from graphmill.storage import hdfs
@@ -211,6 +211,19 @@ def test_no_scheduler_answers_at_the_address(is_stopped: bool) -> None:
         with no_answer as error:
             cluster.connect(f"tcp://127.0.0.1:{port}", ClusterConfig(connect_timeout_s=1)).__enter__()
     assert error.value.exit_code == 69
+
+
+def test_a_scheduler_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> None:
+        try:
+            raise OSError("Cannot assign requested address")
+        except OSError as error:
+            raise RuntimeError("Scheduler failed to start.") from error
+
+    monkeypatch.setitem(connecting.STARTERS, "yarn", start)
+    why = r"--master yarn: the cluster does not answer: Scheduler failed to start\. Cannot assign requested"
+    with pytest.raises(errors.ClusterError, match=why), cluster.connect("yarn", ClusterConfig(tls="off")):
+        pass
 
 
 def test_a_dashboard_where_this_machine_cannot_listen_is_a_wrong_option() -> None:

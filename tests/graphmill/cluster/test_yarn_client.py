@@ -49,7 +49,11 @@ def test_by_class_path(conf_dir: Path, tmp_path: Path) -> None:
     client = hadoop.find(f"{tmp_path}/other/*:{tmp_path}/lib/*", tmp_path)
     assert client.shell_jar_path == str(tmp_path / "lib" / JAR)
     command = client.shell_command(["-num_containers", "3"])
-    assert command[:3] == [f"{tmp_path}/java/java", "-cp", f"{tmp_path}/hadoop-conf:{tmp_path}/other/*:{tmp_path}/lib/*"]
+    assert command[:3] == [
+        f"{tmp_path}/java/java",
+        "-cp",
+        f"{tmp_path}/hadoop-conf:{tmp_path}/other/*:{tmp_path}/lib/*",
+    ]
     assert command[3:] == [hadoop.SHELL_CLIENT, "-jar", client.shell_jar_path, "-num_containers", "3"]
 
 
@@ -200,7 +204,9 @@ def test_further_options_become_words_of_the_client_unless_they_follow_from_sett
 YARN = """
 case "$1" in
   classpath) echo {lib} ;;
-  jar) echo "Max mem capability of resources in this cluster 8192"; echo "Submitted application application_17_0001"; exec sleep 600 ;;
+  jar)
+    echo "Max mem capability of resources in this cluster 8192"
+    echo "Submitted application application_17_0001"; exec sleep 600 ;;
   application) {application} ;;
 esac
 """
@@ -221,8 +227,8 @@ def test_more_memory_than_a_container_may_have(tmp_path: Path, monkeypatch: pyte
     settings = ClusterConfig(tls="off", worker_memory="8GiB", driver_memory="9GiB")
     with pytest.raises(ConfigError, match=r"driver_memory: .* at most 8192 MiB, .* found 9216 MiB"):
         deploy.run(["-m", "graphmill", "train"], {}, settings)
-    cluster = SimpleNamespace(scheduler=SimpleNamespace(workers={}), scheduler_address="tcp://h:1")
-    containers = Containers(settings, None, cluster, tmp_path, lambda error: None)
+    empty = SimpleNamespace(scheduler=SimpleNamespace(workers={}), scheduler_address="tcp://h:1")
+    containers = Containers(settings, None, empty, tmp_path, lambda error: None)
     with pytest.raises(ConfigError, match=r"worker_memory: .* at most 8192 MiB, .* found 9011 MiB"):
         containers.start()
     containers.end(in_order=False)

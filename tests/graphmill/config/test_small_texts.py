@@ -83,7 +83,7 @@ def test_entities_of_xml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (tmp_path / "core-site.xml").write_text(text)
     monkeypatch.setenv(hadoop_conf.VARIABLE, str(tmp_path))
     with pytest.raises(ConfigError, match=r"core-site\.xml: expected Hadoop's XML"):
-        hadoop_conf.default_fs()
+        hadoop_conf.settings()
 
 
 CONFIGURATIONS = {path.name: path.read_text() for path in (REPOSITORY / "conf").glob("*.yaml")}
