@@ -34,7 +34,7 @@ def optional(module: str, missing: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
-        raise ConfigError(missing) from error
+        raise ConfigError(f"{missing} ({error})") from error
 
 
 class GraphMillError(Exception):

@@ -20,17 +20,16 @@ from graphmill.cluster.workers import Environment, prepare, worker_addresses
 from graphmill.config.masters import Kind, kind_of
 from graphmill.config.sections.cluster import ClusterConfig, TlsConfig
 from graphmill.display import progress
-from graphmill.errors import ClusterError, ConfigError, NoClusterError
+from graphmill.errors import ClusterError, ConfigError, NoClusterError, optional
 from graphmill.storage import hdfs, run_folder
 
 Starter = Callable[[str, ClusterConfig, Keys | None], AbstractContextManager[Any]]
 
 
 def _ssh_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> AbstractContextManager[Any]:
-    try:
-        from graphmill.cluster.ssh import ssh_cluster
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"--master {master}: asyncssh is missing; pip install 'graphmill[ssh]'") from error
+    optional("asyncssh", f"--master {master}: asyncssh is missing; pip install 'graphmill[ssh]'")
+    from graphmill.cluster.ssh import ssh_cluster
+
     return ssh_cluster(master, settings, keys)
 
 

@@ -101,15 +101,13 @@ def find(classpath: str | None, folder: Path) -> YarnClient:
             f"--master yarn: {CONF_VARIABLE} must be a folder with yarn-site.xml, found {conf_dir!r}"
         )
     if classpath:
-        jar_path = _shell_jar(classpath)
         private = private_conf(Path(conf_dir), folder)
-        java_home = os.environ.get("JAVA_HOME")
-        named = str(Path(java_home, "bin", "java")) if java_home else "java"
+        named = f"{home}/bin/java" if (home := os.environ.get("JAVA_HOME")) else "java"
         if (java := shutil.which(named)) is None:
             raise ConfigError(
                 f"--master yarn: no command {named}; set JAVA_HOME to the folder of a JDK or JRE"
             )
-        return YarnClient((java, "-cp", f"{private}:{classpath}"), jar_path, private)
+        return YarnClient((java, "-cp", f"{private}:{classpath}"), _shell_jar(classpath), private)
     yarn = _yarn_command()
     jar_path = _shell_jar(_output([yarn, "classpath"], f"--master yarn: `{yarn} classpath`"))
     return YarnClient((yarn,), jar_path, private_conf(Path(conf_dir), folder))
@@ -238,7 +236,7 @@ class Application:
             log.info("yarn: %s; logs: yarn logs -applicationId %s", identity, identity)
 
     def check_memory(self, key: str) -> None:
-        """Raise ConfigError if containers get less than the setting `key` asks for, which YARN does not tell."""
+        """Raise ConfigError if containers get less than the setting `key` asks for: YARN raises none."""
         largest = re.search(r"Max mem capab\w+ of resources in this cluster (\d+)", self._output())
         asked = self.arguments[self.arguments.index("-container_memory") + 1]
         if largest and int(asked) > int(largest[1]):

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from graphmill.cluster import Losses
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display import progress
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, optional
 from graphmill.run.record import RunRecord
 
 _ALL = "0.0.0.0"
@@ -24,14 +24,10 @@ def served(
     if options.metrics_port is None:
         yield
         return
-    try:
-        from prometheus_client import start_http_server
+    missing = "cluster.metrics_port needs prometheus_client: pip install 'graphmill[metrics]'"
+    start_http_server = optional("prometheus_client", missing).start_http_server
+    from graphmill.monitoring.metrics import Metrics
 
-        from graphmill.monitoring.metrics import Metrics
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            "cluster.metrics_port needs prometheus_client: pip install 'graphmill[metrics]'"
-        ) from error
     metrics = Metrics(record, losses)
     host = options.dashboard_address.rpartition(":")[0].strip("[]") or _ALL
     try:

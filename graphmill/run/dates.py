@@ -95,10 +95,9 @@ def is_finished(settings: Config) -> bool:
 def retire(output_template: str, keep: int, own: str | None = None) -> list[str]:
     """Delete all finished dates but the newest `keep`; return the URIs of the deleted outputs.
 
-    A date stays if fewer than `keep` complete dates follow, if the date is unfinished, if a run works on it,
-    if such a date continues from it, or if its output holds a folder that was moved aside. All stay if the
-    caller has caught up on its `own` date, which is older than the newest `keep`. An error is only logged:
-    the caller's date is finished, and the next run tries again.
+    A date stays if fewer than `keep` complete dates follow, if it is unfinished, if a run works on it, if
+    such a date continues from it, or if its output holds a folder that was moved aside. All stay if the
+    caller has caught up on its `own` date, which is older. An error is only logged: the next run tries again.
     """
     retired: list[str] = []
     with _logged("old dates stay"):

@@ -66,24 +66,19 @@ def explained(action: str, uri: str) -> Iterator[None]:
         yield
     except FileNotFoundError as error:
         raise NotFoundError(f"{uri}: cannot {action}: there is no such file or folder") from error
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM):
-            raise AccessError(missing(action, uri)) from error
-        reason = hdfs.reason_of(str(error.strerror or error))
-        kind = DiskFullError if error.errno in _NO_ROOM else _kind_of(reason)
-        kind = PathError if error.errno in _OF_PATHS else kind
-        raise kind(f"{uri}: cannot {action}: {reason}") from error
     except EOFError as error:
         raise StorageError(f"{uri}: cannot {action}: it ends too early: {error}") from error
-    except RuntimeError as error:
-        if type(error) is not RuntimeError or not hdfs_writer.is_own_error(error):
+    except (OSError, RuntimeError) as error:
+        number, reason = getattr(error, "errno", None), getattr(error, "strerror", None) or str(error)
+        of_hdfs = type(error) is RuntimeError and hdfs_writer.OWN_ERROR.search(reason)
+        if isinstance(error, RuntimeError) and not of_hdfs:
             raise
-        reason = hdfs.reason_of(str(error))
-        raise _kind_of(reason)(f"{uri}: cannot {action}: {reason}") from error
-
-
-def _kind_of(reason: str) -> type[StorageError]:
-    return next((kind for words, kind in _OF_HADOOP if re.search(words, reason)), StorageError)
+        if number in (errno.EACCES, errno.EPERM):
+            raise AccessError(missing(action, uri)) from error
+        reason = hdfs.reason_of(reason)
+        kind = next((kind for words, kind in _OF_HADOOP if re.search(words, reason)), StorageError)
+        kind = DiskFullError if number in _NO_ROOM else PathError if number in _OF_PATHS else kind
+        raise kind(f"{uri}: cannot {action}: {reason}") from error
 
 
 def filesystem(uri: str) -> tuple[pafs.FileSystem, str]:

@@ -78,7 +78,7 @@ def open_output(uri: str, *, replication: int | None = None, make_parents: bool 
     file_system, path = filesystem(uri)
     metadata = {hdfs.REPLICATION: str(replication)} if replication else {}
     with explained("create", uri):
-        if make_parents and not hdfs.makes_parents(file_system):
+        if make_parents and not isinstance(file_system, pafs.PyFileSystem):
             file_system.create_dir(path.rpartition("/")[0] or "/", recursive=True)
         elif make_parents:
             metadata[hdfs.PARENTS] = "make"
@@ -92,8 +92,8 @@ def replicates(uri: str) -> bool:
 
 def replicate(uri: str) -> None:
     """Give a file that was written with fewer copies the default number, in the background."""
-    if replicates(uri):
-        file_system, path = filesystem(uri)
+    file_system, path = filesystem(uri)
+    if isinstance(file_system, pafs.PyFileSystem):  # pyarrow's libhdfs writes that number from the start
         with explained("set the number of copies", uri):
             hdfs.replicate(file_system, path)
 
@@ -263,10 +263,10 @@ def check_moves_folders(uri: str) -> None:
 
 def copy_permissions(source: str, target: str) -> None:
     """Give `target` on HDFS the group and the permission bits of `source`, if `source` exists."""
-    if scheme(target) == "hdfs":
-        file_system, source_path = filesystem(source)
+    file_system, path = filesystem(target)
+    if isinstance(file_system, pafs.PyFileSystem):  # pyarrow's libhdfs has no such functions
         with explained("set the permissions", target):
-            hdfs.copy_permissions(file_system, source_path, filesystem(target)[1])
+            hdfs.copy_permissions(file_system, filesystem(source)[1], path)
 
 
 def move_new(source: str, target: str) -> bool:

@@ -7,9 +7,9 @@ import os
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 from graphmill.errors import ConfigError
 
@@ -24,8 +24,7 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DEFAULT_UMASK = "022"
 
 
-@dataclass(frozen=True)
-class NewFiles:
+class NewFiles(NamedTuple):
     """Settings of new files and folders; None stands for the namenode's default."""
 
     replication: int | None

@@ -24,7 +24,7 @@ DRIVERS = ("native", "libhdfs")
 TIMEOUT_VARIABLE = "GRAPHMILL_HDFS_TIMEOUT_S"
 DEFAULT_TIMEOUT_S = 20.0
 REPLICATION = "replication"  # keys of a stream's metadata
-PARENTS = "parents"
+PARENTS = "parents"  # for hdfs-native, whose file system is a PyFileSystem: it saves a call for each file
 DEFAULT_REPLICATION = 3  # dfs.replication, where the configuration does not say
 
 _ANSWER = re.compile(r'(?:Fatal)?RPCError\("(?:[\w.$]+[.$])?(\w+)", "(.*)"\)', re.DOTALL)
@@ -91,8 +91,6 @@ def reason_of(text: str) -> str:
 
 def copy_permissions(file_system: pafs.FileSystem, source: str, target: str) -> None:
     """Give `target` the group and the permission bits of `source`, if `source` exists."""
-    if isinstance(file_system, pafs.HadoopFileSystem):
-        return  # pyarrow's libhdfs has no such functions
     client = file_system.handler.fs.client
     try:
         old = client.get_file_info(source)
@@ -105,16 +103,9 @@ def copy_permissions(file_system: pafs.FileSystem, source: str, target: str) -> 
         patiently(lambda: client.set_owner(target, None, old.group))
 
 
-def makes_parents(file_system: pafs.FileSystem) -> bool:
-    """Whether a file may be opened for writing with `PARENTS`, which saves a call for each file."""
-    return isinstance(file_system, pafs.PyFileSystem) and isinstance(file_system.handler, _Handler)
-
-
 def replicate(file_system: pafs.FileSystem, path: str) -> None:
     """Have the namenode make the default number of copies of a file, in the background."""
     copies = hadoop_conf.new_files().replication or DEFAULT_REPLICATION
-    if isinstance(file_system, pafs.HadoopFileSystem):
-        return  # pyarrow's libhdfs writes the default number from the start
     patiently(lambda: file_system.handler.fs.client.set_replication(path, copies))
 
 

@@ -34,18 +34,14 @@ _NUM_FULL_ATTEMPTS = 4  # attempts with all copies
 _SHORT_OF_DATANODES_S = 600  # after this time the namenode offers the dead datanode no more
 _IN_MEMORY_BYTES = 8 << 20
 _PIECE_BYTES = 1 << 20
-_OWN_ERROR = re.compile(
+# In the texts of hdfs-native's errors, most of which have no type of their own.
+OWN_ERROR = re.compile(
     r"\b(RPCError|FatalRPCError|GSSAPIError|SASLError|NoSASLMechanism|DataTransferError|ChecksumError"
     r"|BlocksNotFound|OperationFailed|InternalError|InvalidRPCResponse|UnsupportedFeature)\b"
 )
 _OF_DATANODES = ("DataTransferError", "BlocksNotFound", "OperationFailed")
 
 log = logging.getLogger("graphmill")
-
-
-def is_own_error(error: RuntimeError) -> bool:
-    """Whether the error is hdfs-native's; most of its errors have no type of their own."""
-    return _OWN_ERROR.search(str(error)) is not None
 
 
 def patiently(action: Callable[[], Any]) -> Any:

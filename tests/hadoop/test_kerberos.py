@@ -71,7 +71,7 @@ def test_the_ticket_names_the_user_not_the_environment(secured: MiniHdfs, forked
         forked,
         secured,
         f"{secured.uri}/d",
-        code=1,
+        code=2,
         KRB5_CLIENT_KTNAME=str(base / "alice.keytab"),
         KRB5CCNAME=f"FILE:{base}/tickets-of-alice",
         HADOOP_USER_NAME="hdfs",

@@ -8,7 +8,6 @@ same path below the table's folder.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -17,7 +16,7 @@ from etl.tables import nested
 from etl.tables.data_file import DataFile
 from graphmill import storage
 from graphmill.config.sections.etl import Filters
-from graphmill.errors import FormatError, RawTableError
+from graphmill.errors import FormatError, optional
 from graphmill.storage.uri import ONE_SLASH
 
 _S3 = re.compile(r"s3[an]://")
@@ -87,10 +86,6 @@ def plain_uri(path: str) -> str:
 
 def imported(module: str, extra: str, what: str) -> Any:
     """Import a module of an optional package."""
-    try:
-        return import_module(module)
-    except ImportError as error:
-        raise RawTableError(
-            f"{what} is read with the package {module.partition('.')[0]}, which cannot be imported "
-            f"({error}); install it: pip install 'graphmill[{extra}]'"
-        ) from error
+    package = module.partition(".")[0]
+    missing = f"{what} is read with the package {package}; install it: pip install 'graphmill[{extra}]'"
+    return optional(module, missing)

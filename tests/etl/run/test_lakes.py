@@ -25,7 +25,7 @@ from etl.tables.ranges import ranges_of_files
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
-from graphmill.errors import FormatError, RawTableError
+from graphmill.errors import ConfigError, FormatError
 from graphmill.run import record
 from tests.etl.graphs import all_edges, config_of, files_under
 from tests.etl.run.test_go_on import stopped_before
@@ -151,7 +151,7 @@ def test_a_snapshot_is_known_by_the_log(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_missing_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, package: str) -> None:
     path = WRITERS[kind][0](tmp_path / "lake")
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(RawTableError, match=rf"pip install 'graphmill\[{kind}\]'"):
+    with pytest.raises(ConfigError, match=rf"pip install 'graphmill\[{kind}\]'"):
         found_in(path).files()
 
 

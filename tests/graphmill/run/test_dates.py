@@ -307,7 +307,7 @@ def test_a_date_that_cannot_be_retired_stays_whole(root, monkeypatch, caplog):
     move, delete = storage.move, storage.delete
 
     def refuse(first: str, *others: str) -> None:
-        if DAYS[0] in first or ".retired-0" in first:
+        if DAYS[0] in first or ".retired-0123" in first:
             raise AccessError(f"{first}: Permission denied")
         (move if others else delete)(first, *others)
 
