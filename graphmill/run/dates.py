@@ -115,9 +115,7 @@ def retire(output_template: str, keep: int, own: str | None = None) -> list[str]
         ]
         oldest_kept = complete[-keep] if len(complete) >= keep else date.min
         if own and date.fromisoformat(own) < oldest_kept:
-            text = "schedule: %s is older than the %d dates to keep: a newer run will delete it"
-            log.warning(text, own, keep)
-            return []
+            raise LockedError(f"{own} is older than the {keep} dates to keep: a newer run will delete it")
         needed = _needed(outputs)
         for day in finished:
             if day < oldest_kept and str(day) not in needed:

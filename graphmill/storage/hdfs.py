@@ -26,7 +26,6 @@ DEFAULT_TIMEOUT_S = 20.0
 REPLICATION = "replication"  # keys of a stream's metadata
 PARENTS = "parents"  # for hdfs-native, whose file system is a PyFileSystem: it saves a call for each file
 DEFAULT_REPLICATION = 3  # dfs.replication, where the configuration does not say
-
 _ANSWER = re.compile(r'(?:Fatal)?RPCError\("(?:[\w.$]+[.$])?(\w+)", "(.*)"\)', re.DOTALL)
 
 

@@ -34,8 +34,7 @@ _NUM_FULL_ATTEMPTS = 4  # attempts with all copies
 _SHORT_OF_DATANODES_S = 600  # after this time the namenode offers the dead datanode no more
 _IN_MEMORY_BYTES = 8 << 20
 _PIECE_BYTES = 1 << 20
-# In the texts of hdfs-native's errors, most of which have no type of their own.
-OWN_ERROR = re.compile(
+OWN_ERROR = re.compile(  # in the texts of hdfs-native's errors, most of which have no type of their own
     r"\b(RPCError|FatalRPCError|GSSAPIError|SASLError|NoSASLMechanism|DataTransferError|ChecksumError"
     r"|BlocksNotFound|OperationFailed|InternalError|InvalidRPCResponse|UnsupportedFeature)\b"
 )

@@ -80,7 +80,7 @@ def test_tests_patch_no_private_names() -> None:
 
 def test_no_string_names_code_of_ours() -> None:
     """Modules are imported by statements; users name plug-ins, and packages that may be missing."""
-    by_users = {"graphmill/errors.py", "graphmill/model/registry.py", "etl/tables/lake/snapshot.py"}
+    by_users = {"graphmill/errors.py", "graphmill/model/registry.py"}
     found = {
         str(path.relative_to(REPOSITORY))
         for package in PACKAGES
@@ -91,7 +91,7 @@ def test_no_string_names_code_of_ours() -> None:
 
 
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
-LINES = {"etl": 10_225, "train": 14_270, "remap": 1_745, "graphmill/ask": 10_540, "graphmill": 39_900}
+LINES = {"etl": 10_220, "train": 14_270, "remap": 1_745, "graphmill/ask": 10_540, "graphmill": 39_905}
 
 
 def sources_of(package: str) -> list[Path]:
