@@ -77,6 +77,10 @@ BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], type[Exception], str]] = 
         *({"relation": None, "relation_column": "r"}, {"r": ["to", "from"]}, RawTableError),
         r"t\.parquet: row 2 .*'r' \(relation\): 'from' is not a relation .*to; add it to relations",
     ),
+    (
+        *({"relation": None, "relation_column": "r"}, {"r": [["to"], ["to"]]}, RawTableError),
+        r"t\.parquet: column 'r' \(relation\): expected strings or integers, found list<",
+    ),
 ]
 
 
