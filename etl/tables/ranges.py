@@ -148,7 +148,8 @@ def _columns(
         else:
             known = list(nested.known(head.names, head.types))
             way_out = "name it by its number" if head.reader_names else "rename one"
-            here = f"two columns of that name; {way_out}" if at else f"columns {known}"
+            hint = "; is the delimiter right?" if len(known) == 1 and not head.types else ""
+            here = f"two columns of that name; {way_out}" if at else f"columns {known}{hint}"
             raise RawTableError(f"{file.uri}: expected a column {column!r} ({field}), found {here}")
     twice = next((path[0] for path in paths.values() if reader_names.count(path[0]) > 1), None)
     if twice is not None:

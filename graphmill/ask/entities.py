@@ -162,7 +162,7 @@ def _global_embedding(trained: TrainedRun, part: MeasuredPartition, checkpoint: 
         name = f"global embedding of {part.entity_type!r}"
         if global_D.shape != (part.dimension,):
             raise FormatError(
-                f"{checkpoint.model_uri}: {name}: expected dimension {part.dimension}, found {len(global_D)}"
+                f"{checkpoint.model_uri}: {name}: expected dimension {part.dimension}, found {global_D.shape}"
             )
         if not trained.allow_non_finite:
             check_finite(global_D, f"{trained.checkpoint_path}: {name}")

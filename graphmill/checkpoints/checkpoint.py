@@ -19,7 +19,7 @@ import numpy.typing as npt
 from graphmill.checkpoints import states
 from graphmill.checkpoints.finite import check_finite
 from graphmill.errors import FormatError
-from graphmill.model.parameters import global_key, in_order
+from graphmill.model.parameters import global_key, in_order, shapes_by
 from graphmill.vocab import Partition
 
 if TYPE_CHECKING:
@@ -146,14 +146,14 @@ class Checkpoint(ABC):
         """Parameters that belong to no entity, if the checkpoint has any.
 
         Raises:
-            FormatError: sums have another shape than their parameters, or a number is not finite.
+            FormatError: a parameter or its sums have another shape, or a number is not finite.
         """
         model = self._read_model()
         if model is None:
             return None
+        self._check({key: value.numpy() for key, value in model.parameters.items()})
         states.check_sums(model.optimizer_state, model.parameters, self.uri)
         if not self.allow_non_finite:
-            self._check_finite({key: value.numpy() for key, value in model.parameters.items()})
             states.check_finite_sums(model.optimizer_state, list(model.parameters), self.uri)
         return model
 
@@ -161,11 +161,10 @@ class Checkpoint(ABC):
         """The parameters of `read_model`; of formats that need no torch for them, without torch.
 
         Raises:
-            FormatError: a number is not finite.
+            FormatError: a parameter has another shape than configured, or a number is not finite.
         """
         parameters = self._read_parameters()
-        if not self.allow_non_finite:
-            self._check_finite(parameters or {})
+        self._check(parameters or {})
         return parameters
 
     @property
@@ -193,9 +192,14 @@ class Checkpoint(ABC):
         model = self._read_model()
         return {key: value.numpy() for key, value in model.parameters.items()} if model else None
 
-    def _check_finite(self, parameters: Mapping[str, Floats]) -> None:
+    def _check(self, parameters: Mapping[str, Floats]) -> None:
+        shapes = shapes_by(self.config or {}) if parameters else {}
         for key, value in parameters.items():
-            check_finite(value, f"{self.uri}: parameter {key!r}")
+            where, wanted = f"{self.uri}: parameter {key!r}", shapes.get(key, value.shape)
+            if ((-1, *value.shape[1:]) if -1 in wanted else value.shape) != wanted:
+                raise FormatError(f"{where}: expected the shape {wanted}, found {value.shape}")
+            if not self.allow_non_finite:
+                check_finite(value, where)
 
     @property
     def config(self) -> dict[str, Any] | None:

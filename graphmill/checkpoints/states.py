@@ -29,6 +29,7 @@ class _State(BaseModel):
 
 class _Entity(BaseModel):
     num_partitions: Annotated[int, Field(ge=1)] = 1
+    dimension: Annotated[int, Field(ge=1)] | None = None
 
 
 class _Relation(BaseModel):
@@ -41,6 +42,7 @@ class _Relation(BaseModel):
 class _Configuration(BaseModel):
     entities: dict[str, _Entity] = {}
     relations: list[_Relation] | tuple[_Relation, ...] = ()
+    dimension: Annotated[int, Field(ge=1)] | None = None
     comparator: str = "cos"
     edge_paths: list[str] | tuple[str, ...] = ()
     num_epochs: Annotated[int, Field(ge=0)] = 1

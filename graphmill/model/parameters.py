@@ -80,6 +80,19 @@ def relations_without_order(keys: Iterable[str], config: Mapping[str, Any] | Non
     return sorted({str(operators.get(number)) for number in several - known.keys()})
 
 
+def shapes_by(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    """Shapes of parameters by key, as far as PBG's configuration tells; -1 is the number of relations."""
+    entities, dynamic = config.get("entities", {}), config.get("dynamic_relations")
+    sizes = {name: own.get("dimension") or config.get("dimension", 0) for name, own in entities.items()}
+    shapes: dict[str, tuple[int, ...]] = {global_key(name): (size,) for name, size in sizes.items() if size}
+    for number, name in _operators(config).items():
+        operator, size = OPERATORS.get(name), sizes.get(config["relations"][number]["rhs"], 0)
+        for own in operator.parameters if operator and size else ():
+            parameter, lead = (own.plural, (-1,)) if dynamic else (own.name, ())
+            shapes |= {operator_key(number, side, parameter): (*lead, *own.shape(size)) for side in Side}
+    return shapes
+
+
 def _position(parameter: str) -> int:
     """Position of a parameter among the parameters of its operator, by its name in a checkpoint."""
     every = (names for kind in OPERATORS.values() for names in map(kind.parameter_names, (False, True)))
@@ -88,16 +101,13 @@ def _position(parameter: str) -> int:
 
 def _orders(config: Mapping[str, Any]) -> dict[int, tuple[str, ...]]:
     """Parameters of each relation whose operator is there, in their order."""
-    dimension, dynamic = config.get("dimension"), bool(config.get("dynamic_relations"))
+    dynamic = bool(config.get("dynamic_relations"))
     orders: dict[int, tuple[str, ...]] = {}
-    for number, name in _operators(config).items():
-        if isinstance(name, str) and isinstance(dimension, int):
-            with suppress(ConfigError):  # the plug-in is not there
-                orders[number] = operator_of(name).parameter_names(dynamic, dimension)
+    for number, name in _operators(config).items() if config.get("dimension") else ():
+        with suppress(ConfigError):  # the plug-in is not there
+            orders[number] = operator_of(name).parameter_names(dynamic, config["dimension"])
     return orders
 
 
-def _operators(config: Mapping[str, Any]) -> dict[int, Any]:
-    relations = config.get("relations")
-    numbered = enumerate(relations if isinstance(relations, list | tuple) else ())
-    return {number: own.get("operator") for number, own in numbered if isinstance(own, Mapping)}
+def _operators(config: Mapping[str, Any]) -> dict[int, str]:
+    return {number: str(own.get("operator")) for number, own in enumerate(config.get("relations", ()))}

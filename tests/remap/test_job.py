@@ -170,6 +170,10 @@ DAMAGE: dict[str, tuple[Callable[[Config], Any], str]] = {
         lambda c: _write_globals(c, torch.ones(5)),
         r"model\.v2\.h5: global embedding of 'user': expected dimension 4",
     ),
+    "a global embedding that is one number": (
+        lambda c: _write_globals(c, torch.tensor(1.0)),
+        r"model\.v2\.h5: global embedding of 'user': expected dimension 4, found \(\)",
+    ),
     "half a file": (
         lambda c: _of_checkpoint(c, 0).write_bytes(_of_checkpoint(c, 0).read_bytes()[:-100]),
         r"embeddings_user_0\.v2\.h5: expected an HDF5 file",

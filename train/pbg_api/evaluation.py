@@ -4,7 +4,6 @@ Shapes: B edges of a batch, M negatives of an edge, C chunks, P positives of a c
 """
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -100,19 +99,15 @@ class Stats:
     @classmethod
     def sum(cls, stats: Iterable["Stats"]) -> "Stats":
         """Add metrics and counts."""
-        total: dict[str, float] = defaultdict(float)
-        count = 0
-        for stat in stats:
-            count += stat.count
-            for name, value in stat.metrics.items():
-                total[name] += value
-        return cls(count=count, **total)
+        listed = list(stats)
+        names = dict.fromkeys(name for stat in listed for name in stat.metrics)
+        totals = {name: sum(stat.metrics.get(name, 0) for stat in listed) for name in names}
+        return cls(count=sum(stat.count for stat in listed), **totals)
 
     def average(self) -> "Stats":
         """Divide the metrics by the count."""
-        return Stats(
-            count=self.count, **{name: metric / max(self.count, 1) for name, metric in self.metrics.items()}
-        )
+        means = {name: metric / max(self.count, 1) for name, metric in self.metrics.items()}
+        return Stats(count=self.count, **means)
 
     def to_dict(self) -> SerializedStats:
         """Return {count, metrics}."""

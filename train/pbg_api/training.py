@@ -68,8 +68,7 @@ def train(
     if rank:
         log.info("training: rank %d has nothing to do: rank 0 trains, or Dask's workers do", rank)
         return
-    if subprocess_init is not None:
-        subprocess_init()
+    call_one_after_the_other(subprocess_init)
     settings = settings_of(config)
     job.check(settings)
     log_ignored_keys(settings)
@@ -88,8 +87,7 @@ def run_partition_server(
     Raises:
         ConfigError: a value does not fit.
     """
-    if subprocess_init is not None:
-        subprocess_init()
+    call_one_after_the_other(subprocess_init)
     settings = settings_of(config)
     log.info("training: there is nothing to serve: partitions are files of %s", settings.checkpoint_path)
     has_begun = False
@@ -103,10 +101,9 @@ def run_partition_server(
 
 
 def _is_trained(config: Config) -> bool:
-    path = config.checkpoint_path
-    version = pbg.read_version(path)
+    version = pbg.read_version(config.checkpoint_path)
     try:
-        ended = pbg.read_model_iteration(path, version) if version else None
+        ended = pbg.read_model_iteration(config.checkpoint_path, version) if version else None
     except NotFoundError:  # a new version has come meanwhile
         return False
     if ended is None:

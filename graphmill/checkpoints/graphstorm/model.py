@@ -43,7 +43,7 @@ from graphmill.errors import FormatError
 from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.formats.torch_files.write import NewTorchTensor, save
 from graphmill.model.operators import OPERATORS
-from graphmill.model.parameters import global_key, operator_key
+from graphmill.model.parameters import global_key, operator_key, shapes_by
 from graphmill.vocab import Side
 
 if TYPE_CHECKING:
@@ -104,15 +104,6 @@ def decoder_of(
     identity = torch.full_like(sample, known.identity)
     rows = torch.stack([parameters.get(key, identity) for key in keys])
     return Decoder(name, edge_types, _as_weight(name, rows, GAMMA))
-
-
-def used_keys(config: Mapping[str, Any]) -> set[str]:
-    """Keys of the parameters of a PBG configuration's static relations."""
-    return {
-        operator_key(number, Side.RHS, parameter)
-        for number, relation in enumerate(config["relations"])
-        for parameter in OPERATORS[relation.get("operator", "none")].parameter_names(dynamic=False)
-    }
 
 
 def relations_of(decoder: Decoder) -> tuple[list[dict[str, Any]], dict[str, "Tensor"]]:
@@ -280,7 +271,8 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
             settings["link_prediction"]["lp_embed_normalizer"] = "l2_norm"
         if decoder.weight is not None:
             states["decoder"] = {saved_models.WEIGHT: decoder.weight}
-            lost = lost_operators(sorted(parameters.keys() - used_keys(config)))
+            used = {key for key in shapes_by(config) if key.startswith(Side.RHS)}
+            lost = lost_operators(sorted(parameters.keys() - used))
         if decoder.name == "rotate":
             lost.append("the score: rotate adds moduli, the comparator l2 takes the root of their squares")
     for name in source.counts:

@@ -75,9 +75,8 @@ def find_version(checkpoint_path: str) -> int:
     versions = set(versions_of(checkpoint_path))
     if 0 in versions or len(versions) == 1:
         return 0 if 0 in versions else versions.pop()
-    known = f"versions {sorted(versions)}" if versions else "no embeddings"
-    if versions:
-        known += f"; write the one that is meant into {VERSION_FILE}"
+    remedy = f"; write the one that is meant into {VERSION_FILE}"
+    known = f"versions {sorted(versions)}{remedy}" if versions else "no embeddings"
     raise FormatError(f"{checkpoint_path}: no {VERSION_FILE} and {known}")
 
 

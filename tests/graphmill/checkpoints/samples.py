@@ -118,10 +118,17 @@ def _model(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) ->
 def config_of(tables: Tables) -> dict[str, Any]:
     """The part of PBG's configuration that these tests need."""
     undivided = {"featurized": False, "dimension": None}
+    (dimension,) = {rows.shape[1] for parts in tables.values() for rows, _ in parts}
     return {
         "entities": {name: {"num_partitions": len(parts)} | undivided for name, parts in tables.items()},
         "relations": [{"name": "likes", "lhs": "user", "rhs": "item", "all_negs": True}],
-        **{"dimension": 4, "init_scale": 0.001, "num_epochs": 4, "num_edge_chunks": 2, "num_batch_negs": 50},
+        **{
+            "dimension": dimension,
+            "init_scale": 0.001,
+            "num_epochs": 4,
+            "num_edge_chunks": 2,
+            "num_batch_negs": 50,
+        },
         **{"entity_path": "entities", "edge_paths": ["edges/a", "edges/b"]},
         **{"checkpoint_path": "checkpoint", "init_path": None},
     }

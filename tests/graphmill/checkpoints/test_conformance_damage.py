@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from graphmill import checkpoints, storage
-from graphmill.checkpoints import open_checkpoint, recognise
+from graphmill.checkpoints import Checkpoint, ModelState, open_checkpoint, recognise
 from graphmill.convert import convert
 from graphmill.errors import FormatError, GraphMillError
 from tests.forked import die_before
@@ -132,6 +132,34 @@ def test_sums_of_another_shape_than_the_rows_are_refused(tmp_path, target_format
     with pytest.raises(FormatError, match=r"user_0: optimizer state: expected sums of shape \(9,\)"):
         convert(str(tmp_path / "bad"), str(tmp_path / "target"), "recis")
     assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy", "recis"])
+@pytest.mark.parametrize("shape", [(), (1,), (5,), (3, 4)], ids=str)
+@pytest.mark.parametrize(
+    ("key", "is_dynamic"),
+    [
+        ("rhs_operators.0.diagonal", False),
+        ("lhs_operators.0.diagonals", True),
+        ("global_embs.emb_user", True),
+    ],
+)
+def test_parameters_of_another_shape_are_refused(tmp_path, target_format, shape, key, is_dynamic):
+    """One number would be taken for each of a vector, and no score would show it."""
+    held, uri = sample(), str(tmp_path / "checkpoint")
+    relation = {"name": "likes", "lhs": "user", "rhs": "item", "operator": "diagonal"}
+    config = held.config | {"relations": [relation], "dynamic_relations": is_dynamic}
+    lead, wanted = ((2,), (-1, 4)) if key.endswith("s") else ((), (4,))  # a row for each relation
+    for name, found in (("good", (4,)), ("bad", shape)):
+        checkpoint = MemoryCheckpoint(held.tables, None, config)
+        model = ModelState({key: torch.ones((*lead, *found))}, None)
+        checkpoint.read_model = lambda model=model: model
+        WRITERS[target_format](checkpoint, f"{uri}-{name}")
+    _read_all(f"{uri}-good")
+    told = re.escape(f"parameter {key!r}: expected the shape {wanted}, found {(*lead, *shape)}")
+    for read in (Checkpoint.read_model, Checkpoint.read_parameters):
+        with pytest.raises(FormatError, match=told):
+            read(open_checkpoint(f"{uri}-bad"))
 
 
 @pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy", "recis"])
