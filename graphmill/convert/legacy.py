@@ -74,12 +74,13 @@ def _has_files(uri: str, beginning: str, end: str = "") -> bool:
 def import_init(init_path: str, target_uri: str, entity_path: str, index_base: IndexBase) -> str:
     """Import a checkpoint of another format, and return an init_path of v1; the given path for PBG v1.
 
-    `entity_path` has the partitions for formats without partitions.
+    `entity_path` has the partitions for formats without partitions: others are another import.
     """
     source_format = checkpoints.recognise(init_path)
     if source_format == "pbg":
         return init_path
     made_from = {"source": record.describe_inputs([init_path]), "index_base": index_base}
+    made_from |= {"counts": entity_counts.list_counts(entity_path)}
     imported = storage.join(target_uri, "init")
     if storage.read_marker(imported) != made_from:
         log.info("importing init_path %s, which is %s", init_path, source_format)
@@ -96,8 +97,7 @@ def import_init(init_path: str, target_uri: str, entity_path: str, index_base: I
 
 def import_outdir(checkpoint_path: str, index_base: IndexBase) -> None:
     """Add v1's files to a legacy outdir, so that training continues from its version."""
-    names = {storage.name(entry.uri) for entry in storage.list_dir(checkpoint_path)}
-    if "CHECKPOINT_VERSION" not in names or pbg.read_version(checkpoint_path):
+    if not _has_files(checkpoint_path, "CHECKPOINT_VERSION") or pbg.read_version(checkpoint_path):
         return
     from graphmill.checkpoints.legacy.checkpoint import LegacyCheckpoint  # imports torch
     from graphmill.checkpoints.pbg.checkpoint import write

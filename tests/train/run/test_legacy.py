@@ -20,6 +20,7 @@ from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets, entity_counts, entity_index
 from graphmill.formats.torch_files.write import save
 from graphmill.model.parameters import global_key
+from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint
 from tests.train.graphs import changed, make_config, node_graph, random_edges, relation, write_graph
 from train import job
 from train.run import graphstorm_output
@@ -99,6 +100,21 @@ def test_warm_start_from_any_format(graph: Config, tmp_path: Path, near_client: 
         started = graph.model_copy(update=still)
         job.run(started, near_client)
         np.testing.assert_allclose(_rows(started.checkpoint_path), expected, rtol=1e-6, atol=1e-12)
+
+
+def test_an_init_path_without_partitions_is_imported_anew_for_other_ones(tmp_path: Path) -> None:
+    """What an earlier run imported would be cut into the partitions of its entities."""
+    init_path, entity_path = str(tmp_path / "init"), str(tmp_path / "entities")
+    rows = np.arange(20, dtype=np.float32).reshape(5, 4)
+    WRITERS["graphstorm"](MemoryCheckpoint({"user": [(rows, None)]}, None, None, None, 0), init_path)
+    markers = []
+    for counts in ([3, 2], [2, 3], [2, 3]):
+        for partition, count in enumerate(counts):
+            entity_counts.write_count(entity_path, "user", partition, count)
+        imported = legacy.import_init(init_path, str(tmp_path / "target"), entity_path, "auto")
+        np.testing.assert_array_equal(open_checkpoint(imported).read_embeddings("user", 0), rows[: counts[0]])
+        markers.append(storage.status(f"{imported}/_SUCCESS"))
+    assert markers[0] != markers[1] == markers[2]
 
 
 COUNTS = {"user": 23, "item": 9}
