@@ -18,7 +18,8 @@ from etl.tables.data_file import plain_file
 from etl.tables.formats import FORMATS
 from etl.tables.formats import base as line_files
 from etl.tables.ranges import find_ranges
-from graphmill.config.sections.etl import EntityTableConfig
+from etl.tables.read import read_whole
+from graphmill.config.sections.etl import EntityTableConfig, WholeTableConfig
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import rows as text_rows
 from tests.etl.tables.test_read_tables import rows_of, rows_of_ranges, table_of
@@ -44,6 +45,27 @@ def test_ids_of_several_types(tmp_path: Path, chunk_bytes: int, monkeypatch: pyt
         assert read(tmp_path / "t.jsonl", lines_of(*nested), lhs="e.l", rhs="r") == expected
     zeros = b'{"l": -0, "r": 1}\n{"l": "a", "r": 1}\n'
     assert read(tmp_path / "t.jsonl", zeros, **ENDS) == [("0", "1"), ("a", "1")]
+
+
+def test_a_whole_table_with_a_column_of_several_types(tmp_path: Path) -> None:
+    """Which is read line by line, with the same values in the other columns."""
+    nested = {"s": {"x": 1, "y": "z"}, "ll": [[1], []], "ls": [{"q": 1}]}
+    rows: list[dict[str, Any]] = [
+        {"m": 1, "i": 5, "f": 1.5, "b": True, "l": [1, None], **nested},
+        {"m": "t", "i": -(2**63), "f": 2, "b": False, "l": [], **dict.fromkeys(nested)},
+        {"m": True, **dict.fromkeys(["i", "f", "b", "l", *nested])},
+    ]
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(lines_of(*rows))
+    table = WholeTableConfig(path=[str(path)], names=tuple(rows[0]))
+    (source,) = find_ranges("t", table, plain_file(str(path)), 10)
+    found = pa.concat_tables(block for _, block in read_whole(source)).rename_columns(list(rows[0]))
+    texts = {"m": ["1", "t", "true"]}
+    assert found.to_pydict() == {name: [row[name] for row in rows] for name in rows[0]} | texts
+    for value, problem in (("5", "expected int64"), (2**63, "expected int64"), (1.0, "expected int64")):
+        path.write_bytes(lines_of(*rows, rows[0] | {"i": value}))
+        with pytest.raises(RawTableError, match=rf"row 4 .*column 'i' .*{problem}"):
+            list(read_whole(replace(source, cut=None)))
 
 
 def test_types_that_the_first_rows_tell(tmp_path: Path) -> None:
