@@ -12,7 +12,6 @@ Secrets are in files (TLS keys) or in YARN's own tokens: the script holds paths 
 
 import os
 import shlex
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,7 +33,6 @@ MASTER_MIB = 512  # of an application master
 _MIB = 1 << 20
 _OVERHEAD_SHARE = 0.10  # memory that Dask does not count; the share is Spark's
 _OVERHEAD_MIN_MIB = 384
-_COPY_BYTES = 8 << 20
 _KEYS_FILE = "keys.pem"
 _SITE_FILES = ("core-site.xml", "hdfs-site.xml")
 _PASSED_ON = ("HADOOP_USER_NAME", "KRB5_CONFIG")
@@ -121,8 +119,7 @@ def localized_files(settings: ClusterConfig, folder: Path, keys: Keys | None) ->
         path = storage.local_path(settings.archive)
         if path is None:
             path = str(folder / storage.name(settings.archive))
-            with storage.open_input(settings.archive) as source, Path(path).open("wb") as target:
-                shutil.copyfileobj(source, target, _COPY_BYTES)
+            storage.copy_file(settings.archive, path)
         elif not storage.exists(path):
             raise ConfigError(f"cluster.archive: {path}: there is no such file")
         files.append(path)

@@ -101,13 +101,14 @@ def find(classpath: str | None, folder: Path) -> YarnClient:
             f"--master yarn: {CONF_VARIABLE} must be a folder with yarn-site.xml, found {conf_dir!r}"
         )
     if classpath:
+        jar_path = _shell_jar(classpath)
         private = private_conf(Path(conf_dir), folder)
         named = f"{home}/bin/java" if (home := os.environ.get("JAVA_HOME")) else "java"
         if (java := shutil.which(named)) is None:
             raise ConfigError(
                 f"--master yarn: no command {named}; set JAVA_HOME to the folder of a JDK or JRE"
             )
-        return YarnClient((java, "-cp", f"{private}:{classpath}"), _shell_jar(classpath), private)
+        return YarnClient((java, "-cp", f"{private}:{classpath}"), jar_path, private)
     yarn = _yarn_command()
     jar_path = _shell_jar(_output([yarn, "classpath"], f"--master yarn: `{yarn} classpath`"))
     return YarnClient((yarn,), jar_path, private_conf(Path(conf_dir), folder))
@@ -179,7 +180,11 @@ def _output(command: Sequence[str], description: str) -> str:
 
 def home_uri() -> str:
     """Return the folder of this user on HDFS, where YARN's client uploads the files of containers."""
-    return f"hdfs:///user/{os.environ.get('HADOOP_USER_NAME') or getpass.getuser()}"
+    try:
+        return f"hdfs:///user/{os.environ.get('HADOOP_USER_NAME') or getpass.getuser()}"
+    except (KeyError, OSError) as error:
+        text = f"HADOOP_USER_NAME: expected a name, and the user {os.getuid()} has none; set it"
+        raise ConfigError(text) from error
 
 
 def shell_words(options: Mapping[str, bool | int | str | Sequence[str]]) -> list[str]:
@@ -291,7 +296,7 @@ class Application:
             finally:
                 self._client.kill()
                 self._client.wait()
-        with suppress(GraphMillError, KeyError, OSError):  # remaining files harm nobody
+        with suppress(GraphMillError, OSError):  # remaining files harm nobody
             if self.id:  # a killed application master leaves the files that YARN's client uploaded
                 storage.delete(storage.join(home_uri(), self.name, self.id))
 

@@ -7,7 +7,6 @@ import importlib.util
 import logging
 import os
 import platform
-import shutil
 import zipfile
 from collections import Counter
 from collections.abc import Iterable
@@ -174,7 +173,6 @@ def _importable(file: str, folder: Path) -> Path:
     if suffix not in (".py", ".zip", ".egg", ".whl"):
         raise ConfigError(f"--py-files {file}: expected a .py, .zip, .egg or .whl file")
     target = folder / storage.name(file)
-    with storage.open_input(file) as source, target.open("wb") as copy:
-        shutil.copyfileobj(source, copy)
+    storage.copy_file(file, str(target))
     # A wheel of pure Python is a zip.
     return target.rename(target.with_suffix(".zip")) if suffix == ".whl" else target

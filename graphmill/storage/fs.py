@@ -82,7 +82,7 @@ def open_output(uri: str, *, replication: int | None = None, make_parents: bool 
             file_system.create_dir(path.rpartition("/")[0] or "/", recursive=True)
         elif make_parents:
             metadata[hdfs.PARENTS] = "make"
-        return file_system.open_output_stream(path, metadata=metadata or None)
+        return file_system.open_output_stream(path, compression=None, metadata=metadata or None)
 
 
 def replicates(uri: str) -> bool:

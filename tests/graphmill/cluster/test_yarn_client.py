@@ -13,15 +13,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from graphmill import config
+from graphmill import config, storage
 from graphmill.cluster import container, deploy, hadoop
 from graphmill.cluster.hadoop import shell_words
 from graphmill.cluster.local import scheduler_here
 from graphmill.cluster.yarn import Containers
 from graphmill.config import validated
 from graphmill.config.sections.cluster import ClusterConfig
-from graphmill.errors import ClusterError, ConfigError, GraphMillError, StorageError
-from tests.processes import executable
+from graphmill.errors import ClusterError, ConfigError, DiskFullError, GraphMillError, StorageError
+from tests.processes import executable, full_disk
 
 pytestmark = pytest.mark.usefixtures("conf_dir")
 JAR = "hadoop-yarn-applications-distributedshell-3.4.2.jar"
@@ -141,6 +141,31 @@ def test_the_script_s_exit_codes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             output, errors = script.communicate(timeout=300)
     assert (script.returncode, output) == (0, "")
     assert "nothing to do" in errors
+
+
+@pytest.mark.hdfs
+def test_an_archive_for_which_this_machine_has_no_room(hdfs_uri: str, tmp_path: Path) -> None:
+    archive = f"{hdfs_uri}/env.tar.gz"
+    with storage.atomic_output(archive) as stream:
+        stream.write(bytes(100_000))
+    with (
+        full_disk(50_000),
+        pytest.raises(DiskFullError, match=r"env\.tar\.gz: cannot copy: .*File too large"),
+    ):
+        container.localized_files(ClusterConfig(archive=archive), tmp_path, None)
+
+
+def test_a_user_without_a_name_has_no_folder_on_hdfs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may have any user id."""
+    monkeypatch.setenv("HADOOP_USER_NAME", "alice")
+    assert hadoop.home_uri() == "hdfs:///user/alice"
+    for name in ("HADOOP_USER_NAME", "LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 123_456_789)
+    with pytest.raises(
+        ConfigError, match=r"HADOOP_USER_NAME: expected a name, .* 123456789 has none; set it"
+    ):
+        hadoop.home_uri()
 
 
 def test_a_worker_with_gpus_is_dask_cuda_s() -> None:

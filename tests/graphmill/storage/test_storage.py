@@ -438,6 +438,13 @@ def test_the_default_file_system_and_an_error_of_the_namenode(hdfs_uri: str) -> 
     assert len(str(refused.value).splitlines()) == 1  # of the many that Java has
 
 
+def test_a_copy_has_the_same_bytes_whatever_its_name(root: str) -> None:
+    """pyarrow compresses what it writes to a name as x.gz, unless it is told not to."""
+    storage.write_text(f"{root}/file", "text")
+    storage.copy_file(f"{root}/file", f"{root}/copy.gz")
+    assert storage.read_bytes(f"{root}/copy.gz") == b"text"
+
+
 def test_a_file_that_may_be_there(root: str) -> None:
     storage.write_text(f"{root}/file", "text")
     assert storage.read_if_there(f"{root}/file") == b"text"
