@@ -268,7 +268,7 @@ def _with_output_of(overrides: Sequence[str], raw: dict[str, Any]) -> dict[str, 
 def _read_pbg_python(conf_uri: str) -> dict[str, Any]:
     path = storage.local_path(conf_uri)
     if path is None or not Path(path).is_file():
-        raise ConfigError(f"{conf_uri}: a Python configuration must be a local file")
+        raise ConfigError(f"{conf_uri}: a Python configuration must be a local file, found none there")
     try:
         with running(path):
             content = runpy.run_path(path)

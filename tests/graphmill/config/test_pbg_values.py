@@ -222,3 +222,9 @@ def test_the_page_tells_what_becomes_of_each_key() -> None:
     assert REPLACED.keys() <= KEYS["config"].keys()
     for key in REPLACED:
         assert re.match("Without effect", PbgConfig.model_fields[key].description or ""), key
+
+
+@pytest.mark.parametrize("uri", ["no_such_config.py", "hdfs://nowhere:1/config.py"])
+def test_a_python_configuration_that_is_not_there(uri: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{uri}: a Python configuration must be a local file, found none"):
+        config.load(uri)
