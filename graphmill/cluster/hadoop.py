@@ -173,7 +173,7 @@ def _output(command: Sequence[str], description: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ClusterError(f"{command[0]}: YARN's client does not work: {error}") from error
     if done.returncode != 0:
-        reason = (done.stderr or done.stdout).strip()[-500:]
+        reason = f"{done.stderr}{done.stdout}".strip()[-500:]  # where the log is, and often the reason
         raise ClusterError(f"{description} ended with exit code {done.returncode}: {reason}")
     return done.stdout
 

@@ -301,6 +301,17 @@ def test_a_driver_is_followed_while_yarn_is_slow_and_not_for_ever(tmp_path, monk
     assert deploy.follow("application_17_0001", ClusterConfig()) == 3
 
 
+def test_an_application_that_yarn_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """YARN's command writes its log to stderr, and what is wrong to stdout."""
+    told = "Application with id 'application_17_0001' doesn't exist in RM or Timeline Server."
+    install_yarn(tmp_path, monkeypatch, f'echo INFO Connecting >&2; echo "{told}"; exit 255')
+    monkeypatch.setattr(deploy, "QUIET_S", 0)
+    with pytest.raises(
+        ClusterError, match=r"code 255: INFO Connecting\nApplication with id .* doesn't exist"
+    ):
+        deploy.follow("application_17_0001", ClusterConfig())
+
+
 def test_an_unreadable_output_of_a_driver_is_told_once_until_that_changes(tmp_path, monkeypatch, caplog):
     answers = iter([*map(StorageError, ("slow", "slow", "gone", "gone")), None, StorageError("gone"), 3])
 
