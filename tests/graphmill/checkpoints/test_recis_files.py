@@ -341,3 +341,12 @@ def test_files_of_recis_itself_are_read(tmp_path: Path) -> None:
         save_file(first | {"t.id/part_0_1": ids}, tmp_path / "model-000000-of-000002.safetensors")
         with pytest.raises(FormatError, match=r"'t\.id/part_0_1': expected rows, ids as int64"):
             open_checkpoint(str(tmp_path)).read_embeddings("t", 0)
+
+
+@pytest.mark.parametrize("ids", [[0, 2, 2], [2, 0, 2], [0, 1, 1], [1, 0, 1]])
+def test_a_table_that_lacks_an_id_has_no_row_of_chance_for_it(tmp_path: Path, ids: list[int]) -> None:
+    rows = {"embedding": rows_of(np.array(ids))}
+    Saver(path=str(tmp_path), hashtables={"user": HashTable(np.array(ids), rows)}).save()
+    (missing,) = {0, 1, 2} - set(ids)
+    with pytest.raises(FormatError, match=f"user@embedding: id {missing} is missing: expected every id"):
+        open_checkpoint(str(tmp_path)).read_embeddings("user", 0)
