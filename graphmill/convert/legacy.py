@@ -79,8 +79,8 @@ def import_init(init_path: str, target_uri: str, entity_path: str, index_base: I
     source_format = checkpoints.recognise(init_path)
     if source_format == "pbg":
         return init_path
-    made_from = {"source": record.describe_inputs([init_path]), "index_base": index_base}
-    made_from |= {"counts": entity_counts.list_counts(entity_path)}
+    counts = entity_counts.list_counts(entity_path)
+    made_from = {"source": record.describe_inputs([init_path]), "index_base": index_base, "counts": counts}
     imported = storage.join(target_uri, "init")
     if storage.read_marker(imported) != made_from:
         log.info("importing init_path %s, which is %s", init_path, source_format)
