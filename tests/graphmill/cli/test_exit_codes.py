@@ -20,7 +20,6 @@ from graphmill.errors import ConfigError, FormatError, PathError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.machine import shortage
 from graphmill.run import record
-from graphmill.run.dates import retire
 from remap.graphstorm.commit import JOURNAL, read_journal, work_uri
 from remap.graphstorm.options import make_options
 from tests.commands import Submit, code_of
@@ -125,7 +124,6 @@ def test_a_key_may_replace_one_that_is_merged_in(tmp_path: Path) -> None:
 
 READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     "run.json of a run": ("run.json", lambda folder: record.RunRecord(f"{folder}/run.json", None)),
-    "run.json of a date": ("2026-01-01/run.json", lambda folder: retire(f"{folder}/{{date}}", 1)),
     "a marker": ("_SUCCESS", storage.read_marker),
     "entity names": ("entity_names_a_0.json", lambda f: entity_counts.read_entity_names(f, "a", 0)),
     "the entity index": ("entity_index/manifest.json", entity_index.read_manifest),

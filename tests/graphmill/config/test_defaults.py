@@ -3,6 +3,7 @@
 import json
 import pickle
 from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -238,7 +239,7 @@ def test_a_graph_that_grows_a_little_changes_a_number_by_a_factor_of_two_at_most
 
 
 def test_tables_are_cut_until_three_partitions_fit() -> None:
-    partitions = defaults.decided_partitions
+    partitions = partial(defaults.decided_partitions, given=1, least=1, most=1024)
     assert partitions({"user": GIB, "movie": 1}, 8 * GIB) == {"user": 1, "movie": 1}
     assert partitions({"user": 64 * GIB, "country": 1000}, 16 * GIB) == {"user": 32, "country": 1}
     assert partitions({"user": 1000}, GIB, least=8) == {"user": 8}  # for workers that train together
