@@ -48,7 +48,7 @@ def test_ids_of_several_types(tmp_path: Path, chunk_bytes: int, monkeypatch: pyt
 
 
 def test_a_whole_table_with_a_column_of_several_types(tmp_path: Path) -> None:
-    """Which is read line by line, with the same values in the other columns."""
+    """Such a table is read line by line, with the same values in the other columns."""
     nested = {"s": {"x": 1, "y": "z"}, "ll": [[1], []], "ls": [{"q": 1}]}
     rows: list[dict[str, Any]] = [
         {"m": 1, "i": 5, "f": 1.5, "b": True, "l": [1, None], **nested},

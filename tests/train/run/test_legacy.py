@@ -103,7 +103,7 @@ def test_warm_start_from_any_format(graph: Config, tmp_path: Path, near_client: 
 
 
 def test_an_init_path_without_partitions_is_imported_anew_for_other_ones(tmp_path: Path) -> None:
-    """What an earlier run imported would be cut into the partitions of its entities."""
+    """An earlier import would be cut into the partitions of its entities."""
     init_path, entity_path = str(tmp_path / "init"), str(tmp_path / "entities")
     rows = np.arange(20, dtype=np.float32).reshape(5, 4)
     WRITERS["graphstorm"](MemoryCheckpoint({"user": [(rows, None)]}, None, None, None, 0), init_path)

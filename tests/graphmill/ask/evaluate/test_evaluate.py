@@ -336,7 +336,7 @@ def test_damage_is_refused(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.slow
 def test_known_edges_of_many_buckets(tmp_path: Path, rng: np.random.Generator) -> None:
-    """Which are not counted first: each edge of each folder is in one piece."""
+    """Edges are not counted first: each edge of each folder is in one piece."""
     config = node_graph(tmp_path, rng, 40, 300, num_partitions=13)
     (trained,), valid = config.edge_paths, config.split_path("valid")
     write_train_edges(config, random_triples(rng, 40, 1, 40, 200), valid)
