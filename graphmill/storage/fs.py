@@ -78,7 +78,7 @@ def open_output(uri: str, *, replication: int | None = None, make_parents: bool 
     file_system, path = filesystem(uri)
     metadata = {hdfs.REPLICATION: str(replication)} if replication else {}
     with explained("create", uri):
-        if make_parents and not isinstance(file_system, pafs.PyFileSystem):
+        if make_parents and not (replicates(uri) and isinstance(file_system, pafs.PyFileSystem)):
             file_system.create_dir(path.rpartition("/")[0] or "/", recursive=True)
         elif make_parents:
             metadata[hdfs.PARENTS] = "make"
@@ -93,7 +93,7 @@ def replicates(uri: str) -> bool:
 def replicate(uri: str) -> None:
     """Give a file that was written with fewer copies the default number, in the background."""
     file_system, path = filesystem(uri)
-    if isinstance(file_system, pafs.PyFileSystem):  # pyarrow's libhdfs writes that number from the start
+    if replicates(uri) and isinstance(file_system, pafs.PyFileSystem):  # libhdfs begins with that number
         with explained("set the number of copies", uri):
             hdfs.replicate(file_system, path)
 
@@ -264,7 +264,7 @@ def check_moves_folders(uri: str) -> None:
 def copy_permissions(source: str, target: str) -> None:
     """Give `target` on HDFS the group and the permission bits of `source`, if `source` exists."""
     file_system, path = filesystem(target)
-    if isinstance(file_system, pafs.PyFileSystem):  # pyarrow's libhdfs has no such functions
+    if replicates(target) and isinstance(file_system, pafs.PyFileSystem):  # libhdfs has no such functions
         with explained("set the permissions", target):
             hdfs.copy_permissions(file_system, filesystem(source)[1], path)
 

@@ -183,9 +183,10 @@ def test_other_files_beside_our_run_json_are_accepted(folder: Path) -> None:
     fill(folder / "out", "notes.txt")
     (folder / "out" / "run.json").write_text('{"stages": {}}')
     check_outputs(settings("out"), ALL)
-    (folder / "out" / "run.json").write_text('{"dbt": 1}')
-    with pytest.raises(FormatError, match="found another's file"):
-        check_outputs(settings("out"), ALL)
+    for content in ('{"dbt": 1}', '{"config": {}}', "{}"):
+        (folder / "out" / "run.json").write_text(content)
+        with pytest.raises((ConfigError, FormatError), match="found another's file"):
+            check_outputs(settings("out"), ALL)
 
 
 def test_a_stage_looks_at_its_own_places_only(folder: Path) -> None:
