@@ -239,16 +239,30 @@ class Application:
         if not self._is_announced and (identity := self.id):
             self._is_announced = True
             log.info("yarn: %s; logs: yarn logs -applicationId %s", identity, identity)
+            asked, most = self._asked_and_most("vcores", "virtual cores")
+            if asked > most:
+                text = (
+                    "yarn: a worker uses %d cores, and its container gets %d vcores, the most that this YARN "
+                )
+                text += (
+                    "gives (yarn.scheduler.maximum-allocation-vcores): nodes may have more work than cores"
+                )
+                log.warning(text, asked, most)
 
     def check_memory(self, key: str) -> None:
         """Raise ConfigError if containers get less than the setting `key` asks for: YARN raises none."""
-        largest = re.search(r"Max mem capab\w+ of resources in this cluster (\d+)", self._output())
-        asked = self.arguments[self.arguments.index("-container_memory") + 1]
-        if largest and int(asked) > int(largest[1]):
+        asked, most = self._asked_and_most("memory", "mem")
+        if asked > most:
             raise ConfigError(
-                f"cluster.{key}: expected a container of at most {largest[1]} MiB, the most that this YARN "
+                f"cluster.{key}: expected a container of at most {most} MiB, the most that this YARN "
                 f"gives (yarn.scheduler.maximum-allocation-mb), found {asked} MiB; ask for less"
             )
+
+    def _asked_and_most(self, option: str, name: str) -> tuple[int, int]:
+        """Return what a container asks for, and the most that YARN's client says to get."""
+        asked = int(self.arguments[self.arguments.index(f"-container_{option}") + 1])
+        most = re.search(rf"Max {name} capab\w+ of resources in this cluster (\d+)", self._output())
+        return asked, int(most[1]) if most else asked
 
     def diagnosis(self) -> str:
         """Describe the state of the application for an error message."""

@@ -22,6 +22,7 @@ from graphmill.config import validated
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ClusterError, ConfigError, DiskFullError, GraphMillError, StorageError
 from tests.processes import executable, full_disk
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("conf_dir")
 JAR = "hadoop-yarn-applications-distributedshell-3.4.2.jar"
@@ -231,6 +232,7 @@ case "$1" in
   classpath) echo {lib} ;;
   jar)
     echo "Max mem capability of resources in this cluster 8192"
+    echo "Max virtual cores capability of resources in this cluster 4"
     echo "Submitted application application_17_0001"; exec sleep 600 ;;
   application) {application} ;;
 esac
@@ -257,6 +259,18 @@ def test_more_memory_than_a_container_may_have(tmp_path: Path, monkeypatch: pyte
     with pytest.raises(ConfigError, match=r"worker_memory: .* at most 8192 MiB, .* found 9011 MiB"):
         containers.start()
     containers.end(in_order=False)
+
+
+def test_more_cores_than_a_container_may_have(tmp_path, monkeypatch, caplog):
+    """A warning: by default YARN's scheduler counts memory alone, and such a worker runs."""
+    install_yarn(tmp_path, monkeypatch, "exit 0")
+    yarn, words = hadoop.find(None, tmp_path), ["-container_vcores", "6"]
+    application = hadoop.Application(yarn, "n", 1, words, tmp_path / "log")
+    wait_until(lambda: application.id is not None, 60)
+    application.announce()
+    application.announce()
+    assert caplog.text.count("a worker uses 6 cores, and its container gets 4 vcores") == 1
+    application.end(0)
 
 
 @pytest.mark.slow
