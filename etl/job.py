@@ -51,7 +51,7 @@ from graphmill.formats.edge_buckets import bucket_uri
 from graphmill.formats.edge_buckets.files import write_counts
 from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.formats.murmur import HASH_NAME
-from graphmill.run import record
+from graphmill.run import fingerprints
 from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
@@ -177,7 +177,7 @@ def _fingerprint(config: Config, tables: Sequence[TableFiles]) -> dict[str, Any]
         **({} if etl.compare_files == "time" else {"compare_files": etl.compare_files}),
         "inputs": [
             *({"uri": uri, "files": {"": list(plain[uri].state())}} for uri in sorted(plain)),
-            *record.describe_inputs(inputs),
+            *fingerprints.describe_inputs(inputs),
             *(snapshots[key] for key in sorted(snapshots)),
         ],
     }

@@ -31,8 +31,8 @@ from graphmill.display import readable
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import remapped
 from graphmill.formats.parquet import bounds, open_parquet
-from graphmill.run import record
-from graphmill.run.inputs import VECTORS
+from graphmill.run import fingerprints
+from graphmill.run.fingerprints import VECTORS
 from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
@@ -222,7 +222,7 @@ def split_into_files(batches: Iterator[Rows], rows_per_file: int | None) -> Iter
 
 def read_ids(uri: str) -> pa.Array:
     """Read the raw ids of a file or folder of ids."""
-    return _read_ids(uri, json.dumps(record.describe_inputs([uri])))
+    return _read_ids(uri, json.dumps(fingerprints.describe_inputs([uri])))
 
 
 @lru_cache(maxsize=1)
@@ -259,7 +259,7 @@ def fingerprint(config: Config) -> dict[str, Any]:
             for entity_type, num in num_partitions.items()
         },
         VECTORS: vectors_digest(config.checkpoint_path, settings.checkpoint_version),
-        "inputs": record.describe_inputs(input_uris(config)),
+        "inputs": fingerprints.describe_inputs(input_uris(config)),
     }
 
 

@@ -26,7 +26,7 @@ from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError
 from graphmill.formats.edge_buckets import bucket_uri
-from graphmill.run.inputs import content_of
+from graphmill.run.fingerprints import content_of
 from graphmill.run.output_checks import check_folder, tables_in
 from graphmill.run.trained_with import entities_of
 from graphmill.vocab import Bucket

@@ -26,8 +26,8 @@ from graphmill.config.sections.etl import EntityTableConfig, EtlConfig, TableCon
 from graphmill.formats import entity_index
 from graphmill.formats.edge_buckets.origins import ORIGINS, Origins, SourceFile, read_origins, write_origins
 from graphmill.formats.murmur import HASH_NAME
-from graphmill.run import record
-from graphmill.run.inputs import content_of
+from graphmill.run import fingerprints
+from graphmill.run.fingerprints import content_of
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_bytes
 from graphmill.vocab import TRAIN_SPLIT
@@ -179,7 +179,7 @@ def _obstacle(config: Config, root: str, origins: Origins | None) -> str:
         return f"entities.{featurized[0]} is featurized"
     if etl.min_relation_count or any(map(etl.min_count, config.entities)):
         return "min_entity_count and min_relation_count depend on all edges"
-    if changes := record.changes(origins.settings, run_settings(config)):
+    if changes := fingerprints.changes(origins.settings, run_settings(config)):
         return f"settings have changed: {'; '.join(changes[:_SHOWN])}"
     others = [split for split in etl.splits() if read_origins(storage.join(root, split)) != origins]
     if others:

@@ -35,7 +35,7 @@ from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import FormatError, StorageError
-from graphmill.run import record
+from graphmill.run import fingerprints
 from graphmill.run.lock import Claim
 from graphmill.run.work import kept_unless_wrong
 from graphmill.storage import Checksums
@@ -290,7 +290,7 @@ def _unfinished(client: Client, uri: str, config: Config, made_from: dict[str, A
     journal = _read(EtlJournal, storage.join(uri, _JOURNAL))
     if journal is None:
         return None
-    if changes := record.changes(journal.made_from, made_from):
+    if changes := fingerprints.changes(journal.made_from, made_from):
         log.info("etl: starts from nothing, because this has changed: %s", "; ".join(changes[:5]))
         return None
     work = EtlWork(client, uri, journal.token, config)

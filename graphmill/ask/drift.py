@@ -32,7 +32,7 @@ from graphmill.config.partitions import PartitionKey
 from graphmill.config.sections.remap import DriftConfig
 from graphmill.errors import ConfigError, DriftError
 from graphmill.formats import remapped
-from graphmill.run import record
+from graphmill.run import fingerprints, record
 from graphmill.run.job import Estimate, GraphSize, no_folders, refuse_nothing
 from graphmill.run.lock import NO_CLAIM, Claim
 
@@ -289,7 +289,7 @@ def fingerprint(config: Config) -> dict[str, Any]:
     """Describe the settings and inputs that the figures depend on."""
     return {
         "drift": config.section(DriftConfig).result_settings(),
-        "inputs": record.describe_inputs(input_uris(config)),
+        "inputs": fingerprints.describe_inputs(input_uris(config)),
     }
 
 

@@ -25,7 +25,7 @@ from graphmill.config.partitions import PartitionKey
 from graphmill.errors import BadInputError, ConfigError, FormatError, LockedError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.run import lock
-from graphmill.run.inputs import VECTORS, content_of
+from graphmill.run.fingerprints import VECTORS, content_of
 from graphmill.run.trained_with import FILE, check_entities, is_ended
 
 if TYPE_CHECKING:

@@ -47,7 +47,7 @@ def _session(settings: Config, master: str | None, job: str, *written: str) -> I
     """Lock the folders to write, start a cluster and show progress."""
     from graphmill import cluster
     from graphmill.display import progress
-    from graphmill.run.inputs import are_small
+    from graphmill.run.fingerprints import are_small
 
     of_run = [settings.entity_path, settings.checkpoint_path, *settings.edge_paths]
     with (

@@ -9,7 +9,7 @@ from graphmill.ask import drift
 from graphmill.ask.evaluate import job as evaluate_job
 from graphmill.config import Config
 from graphmill.formats.edge_buckets import bucket_uri
-from graphmill.run.inputs import are_small
+from graphmill.run.fingerprints import are_small
 from graphmill.run.job import Stage
 from graphmill.vocab import Bucket
 from remap import job as remap_job

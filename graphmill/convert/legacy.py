@@ -23,7 +23,7 @@ from graphmill.checkpoints.legacy.inputs import IndexBase
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import edge_buckets, entity_counts
-from graphmill.run import lock, record
+from graphmill.run import fingerprints, lock
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
 from graphmill.storage import Checksums
@@ -80,7 +80,11 @@ def import_init(init_path: str, target_uri: str, entity_path: str, index_base: I
     if source_format == "pbg":
         return init_path
     counts = entity_counts.list_counts(entity_path)
-    made_from = {"source": record.describe_inputs([init_path]), "index_base": index_base, "counts": counts}
+    made_from = {
+        "source": fingerprints.describe_inputs([init_path]),
+        "index_base": index_base,
+        "counts": counts,
+    }
     imported = storage.join(target_uri, "init")
     if storage.read_marker(imported) != made_from:
         log.info("importing init_path %s, which is %s", init_path, source_format)
@@ -125,7 +129,7 @@ def convert_inputs(
     counts = legacy.read_counts(entity_path, base)
 
     def import_folder(folder: str, sources: list[str], write: Callable[[str, Checksums], None]) -> None:
-        made_from = {"source": record.describe_inputs(sources), "index_base": base}
+        made_from = {"source": fingerprints.describe_inputs(sources), "index_base": base}
         if storage.read_marker(folder) != made_from:
             checksums: Checksums = {}
             with storage.atomic_directory(folder) as temporary:

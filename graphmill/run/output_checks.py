@@ -60,7 +60,7 @@ def check_outputs(
                 f"{setting}: a table is read from {inside}, which is {uri} or lies in it; results go to a "
                 "folder of their own, beside the tables or below them"
             )
-    has_record = _has_our_record(config.record_uri(config.checkpoint_path))
+    has_record = read_record(config.record_uri(config.checkpoint_path)) is not None
     if config.output is not None and is_chosen and not has_record:
         _refuse_file(config.output, "output")
         if not _has_our_files(config.output):
@@ -114,9 +114,3 @@ def _has_our_files(output: str) -> bool:
     folders = [storage.join(output, "entities"), storage.join(output, "checkpoint"), *splits]
     entries = (entry for folder in folders for entry in storage.list_dir(folder))
     return any(_OF_STAGES.fullmatch(storage.name(entry.uri)) for entry in entries)
-
-
-def _has_our_record(uri: str) -> bool:
-    if (content := read_record(uri)) is not None and "stages" not in content:
-        raise ConfigError(f"{uri}: expected the record of a run, found another's file; move it away")
-    return content is not None

@@ -2,7 +2,7 @@
 
 A stage's output folders hold the marker `_SUCCESS` with a fingerprint: the settings that matter, and the
 inputs. run.json keeps the same fingerprint beside the stage's figures. A stage is finished while both equal
-the present fingerprint; `changes` lists the differences.
+the present fingerprint.
 """
 
 import json
@@ -22,9 +22,9 @@ from distributed import Client
 from graphmill import storage
 from graphmill.config import Config, place_now
 from graphmill.config.sections.cluster import ClusterConfig
-from graphmill.display.readable import moment, shortened
+from graphmill.display.readable import moment
 from graphmill.errors import ConfigError, FormatError, GraphMillError
-from graphmill.run.inputs import VECTORS, describe, moves, places
+from graphmill.run.fingerprints import differences
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim, is_abandoned
 from graphmill.storage.redaction import redacted
@@ -38,8 +38,6 @@ Observer = Callable[[str, Mapping[str, Any]], None]
 
 Kept = Literal["nothing", "cluster", "all"]
 """Parts of the configuration that an earlier run recorded, which stay."""
-
-_ABSENT = object()
 
 log = logging.getLogger("graphmill")
 
@@ -136,7 +134,7 @@ def read_record(uri: str) -> dict[str, Any] | None:
     except FormatError as error:
         raise FormatError(f"{error}; move it away") from error
     parts = {key: content.get(key, {}) for key in ("config", "stages", "metrics")}
-    if content and not content.keys() & parts.keys():
+    if "stages" not in content:
         raise FormatError(f"{uri}: expected the record of a run, found another's file; move it away")
     if isinstance(stages := parts["stages"], dict):
         parts |= {f"stages.{name}": entry for name, entry in stages.items()}
@@ -237,67 +235,6 @@ def recorded_stage(name: str, config: Config) -> dict[str, Any]:
     return dict(record.get("stages", {}).get(name, {}))
 
 
-def describe_inputs(uris: Iterable[str]) -> list[dict[str, Any]]:
-    """Describe the inputs at `uris` for a fingerprint, as JSON types; see `inputs.describe`."""
-    return [describe(uri) for uri in uris]
-
-
-def changes(before: Any, after: Any, path: str = "") -> list[str]:
-    """List the differences of two fingerprints, as `relations[0].operator: 'none' -> 'diagonal'`."""
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        keys = sorted({*before, *after})
-        triples = [
-            (before.get(key, _ABSENT), after.get(key, _ABSENT), f"{path}.{key}".lstrip(".")) for key in keys
-        ]
-    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        paths = (f"{path}[{number}]" for number in range(len(before)))
-        triples = list(zip(before, after, paths, strict=True))
-    else:
-        return [] if before == after else [f"{path}: {_brief(before)} -> {_brief(after)}"]
-    return [line for triple in triples for line in changes(*triple)]
-
-
-def differences(
-    config: Config, before: Mapping[str, Any], after: Mapping[str, Any], made_s: float | None
-) -> list[str]:
-    """List the differences of two fingerprints as `changes` does, but those of `inputs` in words.
-
-    A finished folder of `config` is newer or older than the result, which was made at `made_s`, in seconds
-    since 1970.
-    """
-    told: dict[str, Any] = {"inputs": [], VECTORS: None}
-    lines = changes({**before, **told}, {**after, **told})
-    before_inputs, after_inputs = before.get("inputs", []), after.get("inputs", [])
-    was_at, now_at = places(before_inputs), places(after_inputs)
-    if was_at != now_at:
-        return [*lines, f"inputs: {moves(was_at, now_at)}"]
-    for was, now in zip(before_inputs, after_inputs, strict=True):
-        if "files" in now:
-            names = sorted({*was["files"], *now["files"]})
-            others = [name for name in names if was["files"].get(name) != now["files"].get(name)]
-            lines += [f"{now['uri']}{name} is another file" for name in others]
-        elif "snapshot" in now and was != now:
-            lines.append(f"{now['uri']}: {was.get('snapshot', 'plain files')} -> {now['snapshot']}")
-        elif any(was[key] != now[key] for key in was.keys() & now.keys()):  # earlier releases had fewer
-            lines.append(_age(config, now["name"], made_s))
-    vectors = before.get(VECTORS), after.get(VECTORS)
-    if not lines and None not in vectors and vectors[0] != vectors[1]:
-        lines.append("the checkpoint has other vectors")
-    return lines
-
-
-def _age(config: Config, name: str, made_s: float | None) -> str:
-    """Say whether the finished folder called `name` is newer or older than a result."""
-    folders = (config.entity_path, config.checkpoint_path, config.embedding_path, config.split_path(name))
-    uri = next((uri for uri in folders if storage.name(uri) == name), "")
-    status = storage.status(storage.join(uri, storage.MARKER)) if uri else None
-    if status is None or made_s is None:
-        return f"{name} is not the one that was read"
-    finished_s = status.mtime_ns / 1e9
-    age = "newer" if finished_s > made_s else "another one, and older"
-    return f"{name} is {age} ({moment(finished_s)}) than what was made from it ({moment(made_s)})"
-
-
 def _finished_s(entry: Mapping[str, Any]) -> float | None:
     try:
         if "finished" in entry:
@@ -347,10 +284,6 @@ def _staleness(
         if marker is None or differences(config, marker, fingerprint, None):
             return f"running again, since {uri} is not what the last run finished"
     return ""
-
-
-def _brief(value: Any) -> str:
-    return "nothing" if value is _ABSENT else shortened(json.dumps(value), 80)
 
 
 def _now() -> str:

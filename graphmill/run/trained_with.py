@@ -13,8 +13,8 @@ from graphmill.checkpoints import pbg
 from graphmill.config import Config, Effect, PbgConfig, RelationConfig, from_mapping
 from graphmill.config.sections import SECTIONS
 from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError
-from graphmill.run import record
-from graphmill.run.inputs import content_of, places
+from graphmill.run import fingerprints
+from graphmill.run.fingerprints import content_of, places
 
 FILE = "graphmill.json"
 
@@ -28,7 +28,7 @@ def changes_in_errors(config: Config) -> Iterator[None]:
         changes: list[str] = []
         with suppress(GraphMillError):  # the first error is the one to report
             saved, own = _shaping(saved_settings(config.checkpoint_path)), _shaping(config.pbg())
-            changes = [*(record.changes(saved, own) if saved else []), *_changed_entities(config)]
+            changes = [*(fingerprints.changes(saved, own) if saved else []), *_changed_entities(config)]
         if not changes:
             raise
         raise type(error)(
@@ -96,10 +96,10 @@ def _shaping(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changed_entities(config: Config) -> list[str]:
     inputs = _said_by(config.checkpoint_path).get("inputs")
-    now = record.describe_inputs([config.entity_path])
+    now = fingerprints.describe_inputs([config.entity_path])
     if not isinstance(inputs, list) or places(inputs[:1]) != places(now):
         return []
-    return record.differences(
+    return fingerprints.differences(
         config, {"inputs": inputs[:1]}, {"inputs": now}, trained_s(config.checkpoint_path)
     )
 

@@ -22,8 +22,8 @@ from graphmill.config.defaults import AUTO
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats.edge_buckets.origins import read_origins
-from graphmill.run import record
-from graphmill.run.inputs import content_of
+from graphmill.run import fingerprints
+from graphmill.run.fingerprints import content_of
 from graphmill.run.trained_with import FILE, saved_settings, trained_s
 from train.run import validation
 from train.tables import given_vectors
@@ -50,7 +50,7 @@ def input_uris(config: Config) -> list[str]:
 
 def trained_with(config: Config) -> dict[str, Any]:
     """Settings and inputs that the checkpoint of `config` is trained with."""
-    return _settings(config) | {"inputs": record.describe_inputs(input_uris(config))}
+    return _settings(config) | {"inputs": fingerprints.describe_inputs(input_uris(config))}
 
 
 def check_claim(config: Config, coming: Collection[str]) -> None:
@@ -156,13 +156,15 @@ def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[l
     joins = {"train": {"ensemble": config.train.ensemble}} if config.train.ensemble > 1 else {}
     now = dict(ours) if former.is_ours else {"settings": _known_to_pbg(ours["settings"])} | joins
     made_s = trained_s(config.checkpoint_path)
-    changes = record.differences(config, before, now, made_s) if former.is_ours or before or joins else []
+    changes = (
+        fingerprints.differences(config, before, now, made_s) if former.is_ours or before or joins else []
+    )
     longer = _more_epochs(config)
     if not (changes or longer):
         return [], True
     num_edge_paths = former.content.get("num_edge_paths", len(config.edge_paths))
     then, ours_now = _what(before, num_edge_paths), _what(now, len(config.edge_paths))
-    lasting = [*record.differences(config, then, ours_now, made_s), *longer]
+    lasting = [*fingerprints.differences(config, then, ours_now, made_s), *longer]
     changes += longer
     on_change = config.train.on_change
     if not former.is_ours and "on_change" not in config.train.model_fields_set:

@@ -21,7 +21,7 @@ from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.errors import NotFoundError
 from graphmill.formats import entity_counts
-from graphmill.run import record
+from graphmill.run import fingerprints
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums
 from graphmill.vocab import TRAIN_SPLIT, Side
@@ -78,7 +78,7 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
         for part, first in enumerate(firsts)
         if counts[name][part] > first
     ]
-    inputs = record.describe_inputs([config.entity_path, *config.edge_paths, config.init_path or ""])
+    inputs = fingerprints.describe_inputs([config.entity_path, *config.edge_paths, config.init_path or ""])
     made_from = {"starts": starts, "seed": config.seed, "inputs": inputs}
     if is_made(folder_of(config), made_from):
         return

@@ -31,7 +31,7 @@ from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.murmur import HASH_NAME, hash_strings, mix, scale
 from graphmill.formats.raw_tables import cut
-from graphmill.run import record
+from graphmill.run import fingerprints
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import Checksums, run_folder
 from train.model.frozen import Frozen
@@ -120,7 +120,7 @@ def _made_from(config: Config) -> dict[str, Any]:
     more = [config.init_path] if config.init_path else []
     return {
         "paths": given_paths(config),
-        "inputs": record.describe_inputs([config.entity_path, *more, *inputs_of(config)]),
+        "inputs": fingerprints.describe_inputs([config.entity_path, *more, *inputs_of(config)]),
         "dimensions": {name: config.entity_dimension(name) for name in given_paths(config)},
         "bias": config.bias,
         "popularity": config.train.popularity,

@@ -25,7 +25,7 @@ from graphmill.config import Config
 from graphmill.errors import FormatError, GraphMillError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.model.parameters import in_order, operator_key, parse_global_key, parse_operator_key
-from graphmill.run.inputs import content_of
+from graphmill.run.fingerprints import content_of
 from graphmill.run.trained_with import entities_of
 from graphmill.vocab import Partition
 from train.model.frozen import Frozen

@@ -28,8 +28,8 @@ from graphmill.ask.evaluate.inputs import training_scores
 from graphmill.config import Config, apply_override, from_mapping
 from graphmill.errors import ConfigError, FormatError, TrainingError
 from graphmill.formats import entity_counts
+from graphmill.run.fingerprints import describe_inputs
 from graphmill.run.lock import Claim
-from graphmill.run.record import describe_inputs
 from graphmill.vocab import TRAIN_SPLIT
 from train import job
 from train.tune.sample import UNSEEN_SPLIT, VALID_SPLIT, Sample, write_sample

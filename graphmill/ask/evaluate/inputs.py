@@ -24,7 +24,7 @@ from graphmill.config.partitions import all_buckets
 from graphmill.display.readable import number
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.formats import edge_buckets
-from graphmill.run import record
+from graphmill.run import fingerprints
 from graphmill.vocab import Side
 
 # Scores depend on these keys: the configuration and the checkpoint must agree on them.
@@ -58,7 +58,7 @@ def check_same_model(config: Config) -> None:
     except NotFoundError:
         return  # loading checks the shapes of the parameters
     own = score_settings(config.pbg())
-    if changes := record.changes(saved, {key: own[key] for key in saved}):
+    if changes := fingerprints.changes(saved, {key: own[key] for key in saved}):
         raise ConfigError(
             f"{config.checkpoint_path} was trained with other settings: {'; '.join(changes)}; set this back, "
             "or train again"

@@ -31,9 +31,9 @@ from graphmill.display.readable import number
 from graphmill.formats import calibration, entity_counts
 from graphmill.formats.calibration import Calibration
 from graphmill.run.auto_values import num_edges
+from graphmill.run.fingerprints import describe_inputs
 from graphmill.run.job import Estimate, GraphSize, no_folders, refuse_nothing
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.run.record import describe_inputs
 from graphmill.run.trained_with import changes_in_errors, check_entities
 
 SMALL_PRODUCTS = 10**12  # products of two numbers: seconds

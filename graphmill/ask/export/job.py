@@ -33,7 +33,7 @@ from graphmill.errors import ConfigError
 from graphmill.model import comparators
 from graphmill.model.built_in import COMPARATORS
 from graphmill.model.operators import operator_of
-from graphmill.run import record
+from graphmill.run import fingerprints
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
 from graphmill.run.work import Work, make_result
@@ -166,7 +166,7 @@ def _made_from(trained: TrainedRun, options: ExportOptions) -> dict[str, Any]:
         uris += evaluation.input_uris(config)
     return {
         "export": options.model_dump(mode="json") | {"checkpoint_version": trained.version},
-        "inputs": record.describe_inputs(dict.fromkeys(uris)),
+        "inputs": fingerprints.describe_inputs(dict.fromkeys(uris)),
         **({"evaluate": config.evaluate.result_settings()} if _is_measured(options) else {}),
     }
 

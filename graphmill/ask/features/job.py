@@ -38,7 +38,7 @@ from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.errors import ConfigError
 from graphmill.formats import remapped
-from graphmill.run import record
+from graphmill.run import fingerprints
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
 from graphmill.run.work import Work, make_result
@@ -115,7 +115,7 @@ def run(
     uris = [config.entity_path, config.checkpoint_path, *request.fold_in, *filter(None, [request.similar_to])]
     made_from = {
         "features": asked | {"memory_bytes": request.memory_bytes},
-        "inputs": [*record.describe_inputs(uris), {"table": table.made_from}],
+        "inputs": [*fingerprints.describe_inputs(uris), {"table": table.made_from}],
     }
 
     def write(work: Work) -> tuple[dict[str, Any], Checksums]:

@@ -22,7 +22,7 @@ from graphmill.ask.fold_in.sorting import COUNTS, Sorting, sort_piece
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
 from graphmill.errors import ConfigError
-from graphmill.run import record
+from graphmill.run import fingerprints
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
 from graphmill.run.work import Work, make_result
@@ -85,7 +85,7 @@ def run(
     of_solution = request.options.model_dump(exclude={"max_edges"})
     asked = {**request.described, **of_solution, "max_edges": request.options.max_edges}
     uris = [config.entity_path, config.checkpoint_path, *request.uris]
-    made_from = {"fold_in": asked, "inputs": record.describe_inputs(uris)}
+    made_from = {"fold_in": asked, "inputs": fingerprints.describe_inputs(uris)}
 
     def write(work: Work) -> tuple[dict[str, Any], Checksums]:
         pieces = work.once("pieces", lambda: [dict(piece) for piece in read(work.uri(), client)])

@@ -28,7 +28,7 @@ from graphmill.formats import calibration
 from graphmill.formats.calibration import Calibration
 from graphmill.model import comparators
 from graphmill.model.calibration import NUM_BEST
-from graphmill.run import record
+from graphmill.run import fingerprints
 from graphmill.run.work import Work
 from graphmill.storage import Checksums
 from graphmill.vocab import Side
@@ -123,7 +123,7 @@ def answer_ids(
         counts: dict[str, Any] = {"num_ids": queries.num_entities}
     else:
         chunks, counts = _find(asked, question.ids, work, client)
-    vectors = record.describe_inputs([config.entity_path, trained.checkpoint_path])
+    vectors = fingerprints.describe_inputs([config.entity_path, trained.checkpoint_path])
     made_from = {
         "vectors": vectors,
         "checkpoint_version": trained.version,

@@ -44,7 +44,7 @@ from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.display import progress
 from graphmill.errors import ConfigError, FormatError
-from graphmill.run import record
+from graphmill.run import fingerprints
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder, check_result_folder
 from graphmill.run.work import Work, make_result
@@ -116,7 +116,7 @@ def run(
     tables = read_tables(trained, _types(config, question), client)
     uris = [config.entity_path, config.checkpoint_path, *filter(None, (question.ids, question.pairs))]
     uris += config.edge_paths if question.exclude_known else []
-    made_from = {"predict": question.described(), "inputs": record.describe_inputs(uris)}
+    made_from = {"predict": question.described(), "inputs": fingerprints.describe_inputs(uris)}
     layout: dict[str, Any] = {"version": trained.version, "memory_bytes": question.memory_bytes}
     if question.pairs:
         make = partial(_score_pairs, trained, question, tables, client)

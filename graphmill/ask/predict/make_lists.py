@@ -19,7 +19,7 @@ from graphmill.ask.predict.lists import Lists, Numbers
 from graphmill.ask.predict.search import Asked
 from graphmill.cluster import run_tasks
 from graphmill.errors import optional
-from graphmill.run.record import changes
+from graphmill.run.fingerprints import changes
 from graphmill.sorted_arrays import distinct
 
 ROWS_PER_LIST = 64  # of the sample

@@ -19,7 +19,7 @@ from graphmill.cli.stages import ETL, TRAIN
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import edge_buckets, entity_index
-from graphmill.run import output_checks, record, trained_with
+from graphmill.run import fingerprints, output_checks, trained_with
 from graphmill.storage import checksums
 from graphmill.vocab import Bucket
 from tests.commands import Command, on_cluster
@@ -206,7 +206,7 @@ def test_ids_that_a_checkpoint_needs_stay(near_client: Client, own: dict[str, by
     """Beside their folder, whether it holds files of others or not; once, however often etl runs."""
     config = settings_of(layout)
     job.run(config, near_client)
-    trained = {"inputs": record.describe_inputs([config.entity_path])}
+    trained = {"inputs": fingerprints.describe_inputs([config.entity_path])}
     storage.write_text(f"{config.checkpoint_path}/{trained_with.FILE}", json.dumps(trained))
     ids = entity_index.read_part(config.entity_path, "all", 0)
     for number in (0, 1, 2):

@@ -26,7 +26,7 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError, FormatError
-from graphmill.run import record
+from graphmill.run import fingerprints, record
 from tests.etl.graphs import all_edges, config_of, files_under
 from tests.etl.run.test_go_on import stopped_before
 from tests.etl.tables.lakes import (
@@ -104,7 +104,7 @@ def test_a_new_snapshot_runs_again(near_client, tmp_path, kind, caplog):
             for row in rows
             if row["u"] != "u7" and row["day"] >= DAYS[1] and row["n"] < 300
         )
-        before = record.describe_inputs([])  # nothing else is an input
+        before = fingerprints.describe_inputs([])  # nothing else is an input
         assert [*before, *find_all(config)[0].describe()] == job.fingerprint(config)["inputs"]
         assert skipped(config, near_client)
         append(tmp_path / "lake", some_rows(3))

@@ -59,7 +59,7 @@ def test_a_finished_date_whose_predecessor_is_deleted_has_no_plan(conf: Path) ->
     output = conf.parent / "out/2026-11-20"
     storage.write_marker(str(output), {})
     schedule = {"date": "2026-11-20", "previous_date": "2026-11-19"}
-    (output / "run.json").write_text(json.dumps({"config": {"schedule": schedule}}))
+    (output / "run.json").write_text(json.dumps({"config": {"schedule": schedule}, "stages": {}}))
     found = check(conf, *DAY)
     assert found.exit_code == 0, found.exception
     assert f"{output}: finished, and its previous date is deleted; nothing to do" in found.output

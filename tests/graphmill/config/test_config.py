@@ -221,7 +221,7 @@ def test_paths_of_a_run_follow_an_output_that_is_named(tmp_path: Path) -> None:
     old, new = str(tmp_path / "old"), str(tmp_path / "new")
     recorded = config.from_mapping(raw(output=old, edge_paths=["/shared/edges"])).recorded()
     (tmp_path / "old").mkdir()
-    (tmp_path / "old/run.json").write_text(json.dumps({"config": recorded}))
+    (tmp_path / "old/run.json").write_text(json.dumps({"config": recorded, "stages": {}}))
     chosen = f"entity_path={old}/entities"
     found = config.load(f"{old}/run.json", [chosen, f"output={new}"])
     assert (found.output, found.checkpoint_path) == (new, f"{new}/checkpoint")
@@ -241,7 +241,7 @@ def test_paths_in_a_run_that_has_moved(tmp_path: Path) -> None:
         evaluate={"filter_paths": [f"{before}/edges/valid", "/elsewhere/edges/valid"]},
         train={"save_embed_path": f"{before}/for_graphstorm", "save_model_path": "/elsewhere/model"},
     )
-    (tmp_path / "run.json").write_text(json.dumps({"config": settings}))
+    (tmp_path / "run.json").write_text(json.dumps({"config": settings, "stages": {}}))
     found = config.load(str(tmp_path / "run.json"))
     assert (found.output, found.entity_path, found.edge_root) == (
         here,

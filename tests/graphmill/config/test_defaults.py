@@ -80,7 +80,7 @@ def test_mappings_have_the_defaults_of_pbg_and_yaml_may_ask_for_them(tmp_path: P
         assert not settings.chosen
     content = asked.model_dump(mode="json")
     del content["defaults"], content["lr"]  # a run of an earlier release
-    (tmp_path / "run.json").write_text(json.dumps({"config": content}))
+    (tmp_path / "run.json").write_text(json.dumps({"config": content, "stages": {}}))
     assert config.load(str(tmp_path / "run.json")).lr == 0.01
 
 
@@ -210,7 +210,7 @@ def test_the_recipe_of_large_graphs_and_parts_of_it_that_are_set(tmp_path: Path)
 
 def test_what_the_data_have_still_to_decide_is_not_recorded(tmp_path: Path) -> None:
     settings = loaded(tmp_path, output=str(tmp_path))
-    (tmp_path / "run.json").write_text(json.dumps({"config": settings.recorded()}))
+    (tmp_path / "run.json").write_text(json.dumps({"config": settings.recorded(), "stages": {}}))
     again = config.load(str(tmp_path / "run.json"))
     assert again.uncut_types == ("user", "movie")
     assert {"num_epochs", "batch_size", "all_negs", "train.candidates"} <= set(again.chosen)

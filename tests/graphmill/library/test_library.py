@@ -150,7 +150,7 @@ def test_a_damaged_run_json_is_refused(tmp_path: Path, content: str) -> None:
 )
 def test_no_path_in_run_json_leads_out_of_the_folder(tmp_path: Path, path: str) -> None:
     config = {"output": "/was/here", "embedding_path": path}
-    (tmp_path / "run.json").write_text(json.dumps({"config": config}))
+    (tmp_path / "run.json").write_text(json.dumps({"config": config, "stages": {}}))
     assert Run(str(tmp_path)).embedding_path == str(tmp_path / "embeddings")
     assert Run(str(tmp_path), "/chosen").embedding_path == "/chosen"
 

@@ -15,9 +15,9 @@ from graphmill.errors import FormatError, NotFoundError, StorageError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.origins import Origins, write_origins
-from graphmill.run import record
+from graphmill.run import fingerprints
 from graphmill.run.auto_values import describe, resolve_auto_values
-from graphmill.run.inputs import SMALL_BYTES, are_small
+from graphmill.run.fingerprints import SMALL_BYTES, are_small
 from graphmill.run.trained_with import FILE, changes_in_errors
 from graphmill.vocab import Bucket
 
@@ -125,7 +125,7 @@ def test_changed_settings(tmp_path: Path, settings: dict[str, Any], change: str)
 def test_other_entities(tmp_path: Path) -> None:
     config = configured(tmp_path)
     storage.write_marker(config.entity_path, {"run": 1})
-    inputs = record.describe_inputs([config.entity_path, "/elsewhere"])
+    inputs = fingerprints.describe_inputs([config.entity_path, "/elsewhere"])
     storage.write_text(storage.join(config.checkpoint_path, FILE), json.dumps({"inputs": inputs}))
     storage.write_text(storage.join(config.checkpoint_path, "checkpoint_version.txt"), "1")
     assert message(config, FormatError("x")) == "x"

@@ -36,7 +36,7 @@ def conf(folder: Path, **settings: Any) -> str:
 
 def finish(output: str, previous: str | None = None, *, whole: bool = True, done: bool = True) -> None:
     """What a run with --date leaves."""
-    run = {"config": {"schedule": {"previous_date": previous}}}
+    run = {"config": {"schedule": {"previous_date": previous}}, "stages": {}}
     storage.write_text(f"{output}/run.json", json.dumps(run))
     for folder in ("entities", "checkpoint", "embeddings")[: 3 if whole else 2]:
         storage.write_marker(f"{output}/{folder}", {})

@@ -18,7 +18,7 @@ from graphmill.cli.session import session
 from graphmill.config import Config
 from graphmill.errors import ConfigError, DiskFullError, FormatError, LockedError
 from graphmill.library.run import Run
-from graphmill.run import lock, record
+from graphmill.run import fingerprints, lock, record
 from graphmill.run.job import Stage
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.storage import fs
@@ -50,7 +50,7 @@ class Counting:
         return {"rows": 7}
 
     def fingerprint(self, config: Config) -> dict[str, Any]:
-        return {"dimension": config.dimension, "inputs": record.describe_inputs([config.input or ""])}
+        return {"dimension": config.dimension, "inputs": fingerprints.describe_inputs([config.input or ""])}
 
     def output_uris(self, config: Config) -> list[str]:
         return [config.entity_path]
@@ -238,18 +238,20 @@ def test_a_finished_folder_is_told_by_its_content_and_what_made_it_not_by_its_pl
         storage.write_text(f"{folder}/x", folder)
         storage.write_marker(folder, {"made": "from"})
         storage.write_checksums(f"{folder}/checksums.xxh128", {"x": "0" * 32})
-    (one, two) = record.describe_inputs([here, there])
+    (one, two) = fingerprints.describe_inputs([here, there])
     assert one == two
     storage.write_marker(there, {"made": "differently"})
-    assert record.describe_inputs([there]) != [one]
+    assert fingerprints.describe_inputs([there]) != [one]
     storage.write_checksums(f"{here}/checksums.xxh128", {"x": "1" * 32})
-    (other,) = record.describe_inputs([here])
-    assert len(record.differences(config, {"inputs": [one]}, {"inputs": [other]}, None)) == 1
+    (other,) = fingerprints.describe_inputs([here])
+    assert len(fingerprints.differences(config, {"inputs": [one]}, {"inputs": [other]}, None)) == 1
     earlier = {key: other[key] for key in ("name", "made_from")}  # of an earlier release
-    assert record.differences(config, {"inputs": [earlier]}, {"inputs": [one]}, None) == []
+    assert fingerprints.differences(config, {"inputs": [earlier]}, {"inputs": [one]}, None) == []
     vectors = {"vectors": "0a"}, {"vectors": "0b"}
-    assert record.differences(config, *vectors, None) == ["the checkpoint has other vectors"]
-    assert record.differences(config, {}, vectors[1], None) == []  # an earlier release did not record it
+    assert fingerprints.differences(config, *vectors, None) == ["the checkpoint has other vectors"]
+    assert (
+        fingerprints.differences(config, {}, vectors[1], None) == []
+    )  # an earlier release did not record it
 
 
 @pytest.mark.parametrize(
@@ -283,7 +285,7 @@ def test_what_another_run_deletes_while_it_is_read_is_not_there(folder, monkeypa
 def test_a_finished_folder_is_told_by_its_age(folder, near_client, caplog, ago_s, age):
     """Nobody can tell two hashes apart."""
     stage, edges = Counting(), folder / "out" / "edges" / "in"
-    stage.fingerprint = lambda config: {"inputs": record.describe_inputs([str(edges)])}
+    stage.fingerprint = lambda config: {"inputs": fingerprints.describe_inputs([str(edges)])}
     storage.write_marker(str(edges), {"made": "first"})
     run(stage, folder, near_client)
     storage.write_marker(str(edges), {"made": "then"})
@@ -310,5 +312,5 @@ def test_a_fingerprint_that_somebody_has_changed(folder: Path, near_client: Clie
 
 @given(JSON, JSON)
 def test_changes_are_empty_only_for_equal_fingerprints(one: Any, two: Any) -> None:
-    assert record.changes(one, one) == []
-    assert bool(record.changes({"x": one}, {"x": two})) == (one != two)
+    assert fingerprints.changes(one, one) == []
+    assert bool(fingerprints.changes({"x": one}, {"x": two})) == (one != two)
