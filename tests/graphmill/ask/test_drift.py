@@ -125,9 +125,7 @@ def test_ids_are_found_wherever_the_run_before_has_them(tmp_path, rng, num_befor
     """Other rows, other partitions, ids that came and ids that went; batches smaller than a part."""
     places = str(tmp_path / "now"), str(tmp_path / "before")
     old = {f"id{number}": rng.normal(size=4).astype(np.float32) for number in range(90)}
-    new = {
-        name: old.get(name, np.ones(4, np.float32)) for name in [f"id{number}" for number in range(20, 120)]
-    }
+    new = {name: old.get(name, np.ones(4, np.float32)) for name in map("id{}".format, range(20, 120))}
     new["id30"] = -new["id30"]
     for place, rows, parts in ((places[0], new, 2), (places[1], old, num_before)):
         for part in range(parts):

@@ -33,12 +33,9 @@ def test_finds_what_a_search_finds(tmp_path, rng, monkeypatch, relations, lookup
     config = settings(tmp_path, relations)
     graph = Graph(config, COUNTS, 3)
     every, test = drawn(config, rng, 400), triples(drawn(config, rng, 12))
-    write_edges(config, COUNTS, every, str(tmp_path / "train"))
-    rows = graph.rows_of(test)
-    buckets = all_buckets(config)
-    pieces = [
-        Piece(str(tmp_path / "train"), bucket, *part) for bucket in buckets for part in ((0, 3), (3, None))
-    ]
+    path, rows = str(tmp_path / "train"), graph.rows_of(test)
+    write_edges(config, COUNTS, every, path)
+    pieces = [Piece(path, bucket, *part) for bucket in all_buckets(config) for part in ((0, 3), (3, None))]
     found: list[tuple[int, Side, tuple[int, int, int]]] = []
     for of_rows in edges_of(graph, rows, pieces):
         own: Triples = of_rows.edges
@@ -72,12 +69,9 @@ def test_degrees_of_a_partition(tmp_path: Path, rng: np.random.Generator) -> Non
     key = "user", 1
     paths = [str(tmp_path / "train"), str(tmp_path / "gone")]
     found = degrees_of(graph, {key: np.arange(COUNTS["user"][1])}, pieces_of(config, paths, key))
-    ends = [
-        edge[0 if side is Side.LHS else 2]
-        for edge in every
-        for side in Side
-        if type_of(config, edge[1], side) == "user"
-    ]
+    own = triples(every)
+    of_users = {side: [type_of(config, rel, side) == "user" for rel in own.rel.tolist()] for side in Side}
+    ends = np.concatenate([own.ends(side)[of_users[side]] for side in Side]).tolist()
     assert found.tolist() == [ends.count(number) for number in range(9, 13)]
 
 

@@ -72,9 +72,7 @@ def test_vectors_that_are_no_numbers(tmp_path: Path, rows: np.ndarray) -> None:
 def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray) -> None:
     (tmp_path / "user").mkdir()
     lists = pa.array(list(rows.astype(np.float64)), pa.list_(pa.float64()))
-    pq.write_table(
-        pa.table({"emb": lists, "nid": np.arange(50)}), tmp_path / "user/embed-00000_00000.parquet"
-    )
+    pq.write_table(pa.table({"emb": lists, "nid": range(50)}), tmp_path / "user/embed-00000_00000.parquet")
     entity_type, found = neighbors(str(tmp_path), "7", 3)
     assert entity_type == "user"
     assert [f"n{each.id}" for each in found] == [name for name, _ in cosines(rows, 7)[:3]]
@@ -116,20 +114,16 @@ def test_relations_are_asked_as_the_model_would(published, operator, comparator,
     asked, best = world.name(types[side.other], 4), world.best(relation, side, 3)
     entity_type, found = along_relation(world.config, path, asked, 3, name, inverse=side is Side.LHS)
     assert entity_type == types[side]
-    expected = [best[asked, rank] for rank in (1, 2, 3)]
-    assert [each.id for each in found] == [candidate for candidate, _ in expected]
-    assert [each.similarity for each in found] == [
-        pytest.approx(score, rel=1e-3, abs=1e-4) for _, score in expected
-    ]
+    names, scores = zip(*(best[asked, rank] for rank in (1, 2, 3)), strict=True)
+    assert [each.id for each in found] == [*names]
+    assert [each.similarity for each in found] == pytest.approx(scores, rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("has_loop", [False, True])
 def test_an_id_is_its_own_neighbour_where_training_has_a_loop(published, has_loop):
     world = published(operator="none", comparator="cos", loops=has_loop)
-    asked = world.name("user", 4)
-    ask = partial(
-        along_relation, world.config, world.config.embedding_path, asked, 3, "follows", inverse=False
-    )
+    config, asked = world.config, world.name("user", 4)
+    ask = partial(along_relation, config, config.embedding_path, asked, 3, "follows", inverse=False)
     assert world.may_be_itself(1) == has_loop
     assert (ask()[1][0].id == asked) == has_loop
     assert ask(with_itself=True)[1][0].id == asked
@@ -201,13 +195,12 @@ def test_what_is_no_run(tmp_path, cli, capsys, command):
     """All commands say the same, and `report` too."""
     (tmp_path / "runs/monday").mkdir(parents=True)
     for folder, found in (("absent", "none"), ("runs", "a folder without run.json")):
-        text = (
-            f"{tmp_path}/{folder}: expected a run, found {found}; give the folder that was the run's `output`"
-        )
-        assert cli(command[0], tmp_path / folder, *command[1:]) == NotFoundError.exit_code
+        place = tmp_path / folder
+        text = f"{place}: expected a run, found {found}; give the folder that was the run's `output`"
+        assert cli(command[0], place, *command[1:]) == NotFoundError.exit_code
         assert text in capsys.readouterr().err
         with pytest.raises(NotFoundError, match=re.escape(text)):
-            graphmill.open(str(tmp_path / folder))
+            graphmill.open(str(place))
     (tmp_path / "runs/monday/run.json").write_text("{}")
     assert cli(command[0], tmp_path / "runs", *command[1:]) == NotFoundError.exit_code
     assert "without run.json, with runs in it: monday;" in capsys.readouterr().err

@@ -196,8 +196,7 @@ def check_same(found: Checkpoint, expected: Checkpoint) -> None:
         assert list(model.parameters) == list(expected_model.parameters)
         check_equal(model.parameters, expected_model.parameters)
         check_equal(model.optimizer_state, expected_model.optimizer_state)
-    assert found.config == expected.config
-    assert found.iteration == expected.iteration
+    assert (found.config, found.iteration) == (expected.config, expected.iteration)
 
 
 def check_equal(found: Any, expected: Any) -> None:

@@ -20,6 +20,7 @@ from graphmill.convert import convert
 from graphmill.errors import FormatError, GraphMillError
 from tests.forked import die_before
 from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint, check_same, held_by, sample
+from tests.pairs import pairs
 
 
 def _files_of(root: str) -> list[str]:
@@ -137,21 +138,17 @@ def test_sums_of_another_shape_than_the_rows_are_refused(tmp_path, target_format
     assert not (tmp_path / "target").exists()
 
 
-@pytest.mark.parametrize("target_format", ["pbg", "pbg-legacy", "recis"])
-@pytest.mark.parametrize("shape", [(), (1,), (5,), (3, 4)], ids=str)
+KEYS = ("rhs_operators.0.diagonal", "lhs_operators.0.diagonals", "global_embs.emb_user")
+
+
 @pytest.mark.parametrize(
-    ("key", "is_dynamic"),
-    [
-        ("rhs_operators.0.diagonal", False),
-        ("lhs_operators.0.diagonals", True),
-        ("global_embs.emb_user", True),
-    ],
+    ("target_format", "shape", "key"), pairs(["pbg", "pbg-legacy", "recis"], [(), (1,), (5,), (3, 4)], KEYS)
 )
-def test_parameters_of_another_shape_are_refused(tmp_path, target_format, shape, key, is_dynamic):
+def test_parameters_of_another_shape_are_refused(tmp_path, target_format, shape, key):
     """One number would be taken for each of a vector, and no score would show it."""
     held, uri = sample(), str(tmp_path / "checkpoint")
     relation = {"name": "likes", "lhs": "user", "rhs": "item", "operator": "diagonal"}
-    config = held.config | {"relations": [relation], "dynamic_relations": is_dynamic}
+    config = held.config | {"relations": [relation], "dynamic_relations": key != KEYS[0]}
     lead, wanted = ((2,), (-1, 4)) if key.endswith("s") else ((), (4,))  # a row for each relation
     for name, found in (("good", (4,)), ("bad", shape)):
         checkpoint = MemoryCheckpoint(held.tables, None, config)
@@ -301,9 +298,7 @@ def test_a_kill_leaves_all_or_nothing(root: str, target_format: str) -> None:
     source, targets = storage.join(root, "source"), storage.join(root, "targets")
     WRITERS["pbg"](sample(), source)
     num_killed = 0
-    step = (
-        1 if storage.is_local(root) else 6 if target_format == "recis" else 3
-    )  # three kills of each on HDFS
+    step = 1 if storage.is_local(root) else 6 if target_format == "recis" else 3  # three kills each on HDFS
     for change in range(0, 100, step):
         target = storage.join(targets, str(change))
         child = server.Process(target=_die_at, args=(dict(os.environ), source, target, target_format, change))

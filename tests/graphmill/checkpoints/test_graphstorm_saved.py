@@ -1,24 +1,18 @@
 """GraphStorm's saved embeddings and predictions, with files of GraphStorm and files in every odd form."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 from graphmill.checkpoints.graphstorm import id_maps, saved_embeddings, saved_ranks
 from graphmill.checkpoints.graphstorm.saved_embeddings import EmbInfo
 from graphmill.checkpoints.graphstorm.saved_ranks import ResultInfo, iter_rows
 from graphmill.errors import FormatError, NotFoundError
 from tests import DATA
-
-
-def save(path: Path, rows: Any) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    torch.save(torch.as_tensor(rows), path)
+from tests.remap.saved import save
 
 
 def test_golden_json() -> None:

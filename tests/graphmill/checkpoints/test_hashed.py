@@ -50,14 +50,8 @@ def _write_map(path: Path, raw: list[str], ids: Any, **columns: Any) -> str:
     seed=st.integers(0, 3),
 )
 def test_a_map_gives_rows_to_raw_ids_and_back(
-    tmp_path_factory: pytest.TempPathFactory,
-    ids: list[int],
-    partitions: int,
-    shards: int,
-    piece_bytes: int,
-    most_files: int,
-    seed: int,
-) -> None:
+    tmp_path_factory, ids, partitions, shards, piece_bytes, most_files, seed
+):
     """RecIS to PBG and back: partitions and indices are those of etl, rows and sums are the same bits."""
     root = tmp_path_factory.mktemp("map")
     raw = [f"id-{number}-é" for number in range(len(ids))]

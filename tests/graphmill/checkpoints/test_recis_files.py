@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints.recis import CheckpointReader, HashTable, Loader, Saver, hash_slot, slice_of
 from graphmill.errors import FormatError, NotFoundError
+from tests.contents import contents
 from tests.graphmill.checkpoints.recis_rules import RecisReader, load, rows_of, save_shards, saver, table_of
 
 DTYPES = [
@@ -111,15 +112,8 @@ def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
     order=st.randoms(use_true_random=False),
 )
 def test_any_number_of_shards_to_any_other(
-    tmp_path_factory: pytest.TempPathFactory,
-    ids: list[int],
-    shards: int,
-    loaded: int,
-    parallel: int,
-    num_tables: int,
-    num_tensors: int,
-    order: Any,
-) -> None:
+    tmp_path_factory, ids, shards, loaded, parallel, num_tables, num_tensors, order
+):
     """Files are the same, whichever shard comes last, and numbered without gaps, as RecIS' reader has one
     place for each; every id is loaded by the shard that owns it, with its own rows, once."""
     all_ids = np.array(ids, np.int64)
@@ -132,7 +126,7 @@ def test_any_number_of_shards_to_any_other(
         order.shuffle(numbers)
         for shard in numbers:
             saver(folder, tables, shard, shards, parallel, **tensors).save()
-    first, second = map(_contents, folders)
+    first, second = map(contents, folders)
     assert first == second
     index = json.loads(first["index"])
     total = len(index["file_index"])
@@ -155,10 +149,6 @@ def test_any_number_of_shards_to_any_other(
         assert sorted(found) == sorted(ids)
 
 
-def _contents(folder: Path) -> dict[str, bytes]:
-    return {each.name: each.read_bytes() for each in folder.iterdir()}
-
-
 def test_a_save_that_was_killed_while_it_named_files_is_finished_by_the_next(tmp_path: Path) -> None:
     """Every shard has written; some files have their names already, and `index` is missing."""
     saved, killed, tables = tmp_path / "saved", tmp_path / "killed", table_of([7, 40000])
@@ -168,7 +158,7 @@ def test_a_save_that_was_killed_while_it_named_files_is_finished_by_the_next(tmp
     named = killed / "model-000000-of-000002.safetensors"
     (killed / "shard-000000-of-000002-000000.safetensors").rename(named)
     last.save()
-    assert _contents(killed) == _contents(saved)
+    assert contents(killed) == contents(saved)
 
 
 def test_names_are_matched_whole(tmp_path: Path) -> None:
@@ -203,8 +193,7 @@ def test_a_missing_name_is_an_error_unless_allowed(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match=r"no tensors fc\.bias, t@sums"):
         Loader(str(tmp_path), {"t": table}, tensors).load()
     Loader(str(tmp_path), {"t": table}, tensors, allow_missing=True).load()
-    assert tensors["fc.weight"].tolist() == [[1, 1]]
-    assert tensors["fc.bias"].tolist() == [7]
+    assert {name: each.tolist() for name, each in tensors.items()} == {"fc.weight": [[1, 1]], "fc.bias": [7]}
     assert not len(table)  # rows without one of their slots are none
 
     tensors = {"head.weight": torch.zeros(1, 2), "fc.bias": torch.zeros(1)}
@@ -307,9 +296,8 @@ def test_slots_are_read_as_they_are_written(tmp_path: Path) -> None:
 
         def __getitem__(self, rows: slice) -> np.ndarray:
             asked.append(rows.stop - rows.start)
-            return np.broadcast_to(
-                np.arange(rows.start, rows.stop, dtype=np.float32)[:, None], (asked[-1], 16)
-            )
+            numbers = np.arange(rows.start, rows.stop, dtype=np.float32)
+            return np.broadcast_to(numbers[:, None], (asked[-1], 16))
 
     ids = np.arange(1 << 18)
     Saver(path=str(tmp_path), hashtables={"t": HashTable(ids, {"embedding": Lazy()})}, parallel=2).save()

@@ -32,31 +32,34 @@ HEAVY = ("torch", "bokeh", "openTSNE", "sklearn", "scipy", "sympy", "etl.tables.
 PROGRAM = """
 import sys
 from graphmill.cli.entry import graphmill
-try:
-    graphmill()
-finally:
-    sys.stderr.write("".join(f"imported {name}\\n" for name in sys.modules))
+for step in sys.argv[1:]:
+    sys.argv[1:] = step.split()
+    try:
+        exec(step, {}) if step.startswith("import ") else graphmill()
+    except SystemExit as end:
+        assert not end.code
+    print("imported", *sys.modules)
 """
+# Steps of one process, and what is not imported after each.
+DO_WITHOUT = {
+    "--help": ("pandas", "pyarrow.dataset", "cryptography", "faiss"),
+    "import train.__main__, train.job, graphmill.ask.evaluate.job": ("pandas", "faiss", "numba"),
+    "import remap.graphstorm.job, graphmill.cli.remap": ("pandas", "faiss", "numba"),
+    "predict RUN --relation likes --to RUN/answers": ("faiss",),
+    "export RUN --no-loss --to RUN/vectors": ("faiss",),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("words", "others"),
-    [
-        (["--help"], ["pandas", "pyarrow.dataset", "cryptography", "faiss"]),
-        (["predict", "RUN", "--relation", "likes", "--to", "RUN/answers"], ["faiss"]),
-        (["export", "RUN", "--no-loss", "--to", "RUN/vectors"], ["faiss"]),
-    ],
-    ids=lambda each: each[0],
-)
-def test_modules_that_a_command_does_without(tmp_path: Path, words: list[str], others: list[str]) -> None:
-    if "RUN" in words:
-        write_world(tmp_path)
-    words = [word.replace("RUN", str(tmp_path)) for word in words]
-    done = completed(sys.executable, "-c", PROGRAM, *words)
-    imported = {line.removeprefix("imported ") for line in done.stderr.splitlines()}
-    assert "graphmill.cli.main" in imported
-    assert imported.isdisjoint([*HEAVY, *others])
+def test_modules_that_commands_checks_and_small_jobs_do_without(tmp_path: Path) -> None:
+    """The workers alone need torch, for training and for an evaluation."""
+    write_world(tmp_path)
+    steps = [step.replace("RUN", str(tmp_path)) for step in DO_WITHOUT]
+    told = completed(sys.executable, "-c", PROGRAM, *steps).stdout.splitlines()
+    imported = [line.split() for line in told if line.startswith("imported ")]
+    for modules, others in zip(imported, DO_WITHOUT.values(), strict=True):
+        assert "graphmill.cli.main" in modules
+        assert {*modules}.isdisjoint([*HEAVY, *others])
 
 
 # Runs a command as where the packages in argv[1] are not installed, and names our modules that need them.
@@ -101,16 +104,6 @@ def test_a_run_needs_no_optional_package(tmp_path: Path) -> None:
     done = completed(sys.executable, *words, cwd=tmp_path)
     assert {*re.findall("needs more: (.*)", done.stdout)} == NEED_MORE
     assert (tmp_path / "run/report.html").exists()
-
-
-@pytest.mark.slow
-def test_modules_that_checks_and_small_jobs_do_without() -> None:
-    """The workers alone need torch, for training and for an evaluation."""
-    modules = "train.__main__, train.job, graphmill.ask.evaluate.job, remap.graphstorm.job"
-    program = f"import sys, {modules}, graphmill.cli.remap; print(*sys.modules)"
-    imported = completed(sys.executable, "-c", program).stdout.split()
-    assert "pyarrow" in imported
-    assert {*HEAVY, "pandas", "faiss", "numba"}.isdisjoint(imported)
 
 
 SHOWS_IMPORTS = """

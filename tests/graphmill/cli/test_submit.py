@@ -19,7 +19,7 @@ from graphmill.storage import hdfs
 from tests.commands import Submit
 from tests.forked import Forks
 from tests.graphmill.smallest import write_conf
-from tests.processes import DASK_SUBMIT, SLEEPER, alive, completed, heed_sigint
+from tests.processes import DASK_SUBMIT, SLEEPER, alive, heed_sigint
 from tests.waiting import wait_until
 
 SCRIPT = """
@@ -31,12 +31,11 @@ SCRIPT = """
 """
 
 
-@pytest.mark.slow
-def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Path) -> None:
+def test_a_script_gets_its_arguments_the_cluster_and_its_exit_code(tmp_path: Path, forked: Forks) -> None:
     (tmp_path / "mine.py").write_text(textwrap.dedent(SCRIPT))
     write_conf(tmp_path, cluster={"master": "local[1]"})
     conf = str(tmp_path / "c.yaml")
-    done = completed(DASK_SUBMIT, "--conf", conf, "mine.py", "7", "--flag", cwd=tmp_path, code=7)
+    done = forked("dask-submit", "--conf", conf, "mine.py", "7", "--flag", cwd=tmp_path, code=7)
     assert done.stdout.split() == ["sum", "6", "['7',", "'--flag']", conf]
 
 

@@ -52,7 +52,7 @@ def remote_tmp(folder: Path) -> Path:
 # A worker logs its address, then this line, then joins the cluster.
 SLOW_TO_JOIN = (
     "import logging, time; dask_setup = lambda worker: logging.getLogger('distributed.worker').addFilter("
-    "lambda record: 'Waiting to connect' not in record.msg or not time.sleep(3))"
+    "lambda record: 'Waiting to connect' not in record.msg or not time.sleep(1))"
 )
 
 

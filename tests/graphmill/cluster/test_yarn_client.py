@@ -50,11 +50,8 @@ def test_by_class_path(conf_dir: Path, tmp_path: Path) -> None:
     client = hadoop.find(f"{tmp_path}/other/*:{tmp_path}/lib/*", tmp_path)
     assert client.shell_jar_path == str(tmp_path / "lib" / JAR)
     command = client.shell_command(["-num_containers", "3"])
-    assert command[:3] == [
-        f"{tmp_path}/java/java",
-        "-cp",
-        f"{tmp_path}/hadoop-conf:{tmp_path}/other/*:{tmp_path}/lib/*",
-    ]
+    class_path = f"{tmp_path}/hadoop-conf:{tmp_path}/other/*:{tmp_path}/lib/*"
+    assert command[:3] == [f"{tmp_path}/java/java", "-cp", class_path]
     assert command[3:] == [hadoop.SHELL_CLIENT, "-jar", client.shell_jar_path, "-num_containers", "3"]
 
 

@@ -231,7 +231,7 @@ def test_paths_of_a_run_follow_an_output_that_is_named(tmp_path: Path) -> None:
 
 
 def test_paths_in_a_run_that_has_moved(tmp_path: Path) -> None:
-    before, here = "/was/here", str(tmp_path)
+    before, now = "/was/here", str(tmp_path)
     settings = raw(
         output=before,
         entity_path=f"{before}/entities",
@@ -243,15 +243,11 @@ def test_paths_in_a_run_that_has_moved(tmp_path: Path) -> None:
     )
     (tmp_path / "run.json").write_text(json.dumps({"config": settings, "stages": {}}))
     found = config.load(str(tmp_path / "run.json"))
-    assert (found.output, found.entity_path, found.edge_root) == (
-        here,
-        f"{here}/entities",
-        "/elsewhere/edges",
-    )
-    assert found.edge_paths == (f"{here}/edges/train", "/elsewhere/edges/train")
+    assert (found.output, found.entity_path, found.edge_root) == (now, f"{now}/entities", "/elsewhere/edges")
+    assert found.edge_paths == (f"{now}/edges/train", "/elsewhere/edges/train")
     assert found.checkpoint_path == f"{before}/../theirs"
-    assert found.evaluate.filter_paths == (f"{here}/edges/valid", "/elsewhere/edges/valid")
-    assert found.train.save_embed_path == f"{here}/for_graphstorm"  # not what the first run has written
+    assert found.evaluate.filter_paths == (f"{now}/edges/valid", "/elsewhere/edges/valid")
+    assert found.train.save_embed_path == f"{now}/for_graphstorm"  # not what the first run has written
     assert found.train.save_model_path == "/elsewhere/model"
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"run\.json: expected a mapping"):

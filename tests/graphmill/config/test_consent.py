@@ -126,15 +126,6 @@ def test_a_cluster_of_this_machine_is_taken_from_a_run(theirs: Path) -> None:
 
 def test_every_key_of_the_cluster_is_harmless_or_asks() -> None:
     """A new key of the cluster asks for consent until somebody says that it is harmless."""
-    asks = {key for key in ClusterConfig.model_fields if ClusterConfig.needs_consent(key, object())}
-    assert asks >= {
-        "master",
-        "python",
-        "archive",
-        "py_files",
-        "yarn_classpath",
-        "yarn_options",
-        "tls",
-        "host",
-    }
+    ask = {key for key in ClusterConfig.model_fields if ClusterConfig.needs_consent(key, object())}
+    assert ask >= {"master", "python", "archive", "py_files", "yarn_classpath", "yarn_options", "tls", "host"}
     assert ClusterConfig.needs_consent("a_new_key", "x")

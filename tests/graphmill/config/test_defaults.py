@@ -32,10 +32,8 @@ def loaded(tmp_path: Path, **changes: Any) -> Config:
 def test_yaml_has_our_defaults(tmp_path: Path) -> None:
     settings = loaded(tmp_path)
     assert (settings.comparator, settings.loss_fn, settings.global_emb) == ("dot", "softmax", False)
-    assert settings.eval_fraction == 0
-    assert settings.train.lr_schedule == "linear"
-    assert settings.uncut_types == ("user", "movie")
-    assert settings.defaults == "graphmill"
+    assert (settings.eval_fraction, settings.train.lr_schedule) == (0, "linear")
+    assert (settings.uncut_types, settings.defaults) == (("user", "movie"), "graphmill")
     assert pickle.loads(pickle.dumps(settings)).chosen == settings.chosen != {}  # as workers get it
     cosines = loaded(tmp_path, comparator="cos")
     assert (cosines.loss_fn, cosines.regularization_coef) == ("ranking", 0)
@@ -230,9 +228,8 @@ def test_a_configuration_written_with_its_choice_is_complete(tmp_path: Path) -> 
 @example(num_edges=296_583, more=1.25, all_negs=False)
 def test_a_graph_that_grows_a_little_changes_a_number_by_a_factor_of_two_at_most(num_edges, more, all_negs):
     chosen = {"num_epochs": 1, "batch_size": 1, "lr": 0.1}
-    before, after = (
-        defaults.decided(chosen, {}, each, all_negs=all_negs) for each in (num_edges, int(num_edges * more))
-    )
+    sizes = num_edges, int(num_edges * more)
+    before, after = (defaults.decided(chosen, {}, each, all_negs=all_negs) for each in sizes)
     assert before["num_epochs"] / after["num_epochs"] in (1, 2)
     assert after["batch_size"] / before["batch_size"] in (1, 2, 1000 / 512)  # a chunk has 1,000 edges
     assert before["lr"] == 0.1

@@ -88,9 +88,7 @@ def test_entities_of_xml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 CONFIGURATIONS = {path.name: path.read_text() for path in (REPOSITORY / "conf").glob("*.yaml")}
 PLACES = ("lr", "relation_lr", "dimension", "relations.0.all_negs", "train.relation_init", "train.patience")
-VALUES = st.one_of(
-    st.none(), st.booleans(), st.integers(0, 9), st.floats(0, 1), st.sampled_from(["small", "on"])
-)
+VALUES = st.none() | st.booleans() | st.integers(0, 9) | st.floats(0, 1) | st.sampled_from(["small", "on"])
 
 
 @pytest.mark.slow

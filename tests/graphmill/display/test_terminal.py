@@ -16,6 +16,7 @@ from rich.console import Console
 
 from graphmill.display import readable, terminal
 from graphmill.display.progress import MIN_BAR, Bars, Clock, Tick, displayed, end, show, shown_by
+from tests.commands import run_command
 from tests.forked import Forks
 from tests.graphmill.smallest import write_conf
 from tests.logged import messages_of
@@ -76,13 +77,11 @@ def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
         (["--json-logs"], r'^\{.*"level": "error".*"type": "ConfigError"\}$', False),
     ],
 )
-def test_an_error_is_one_block(conf, forked, options, expected, trace):
-    words = ("etl.py", "--conf", conf, "--set", "dimension=none")
-    done = forked("dask-submit", *words, *options, code=2)
-    assert re.search(expected, done.stderr, re.M)
-    assert ("Traceback" in done.stderr) == trace
-    lines = [line for line in done.stderr.splitlines() if not line.startswith("graphmill 0.")]
-    assert trace or len(lines) == 1
+def test_an_error_is_one_block(conf, submit, options, expected, trace):
+    code, _, told = submit("etl.py", "--conf", conf, "--set", "dimension=none", *options)
+    assert (code, "Traceback" in told) == (2, trace)
+    assert re.search(expected, told, re.M)
+    assert trace or len(told.splitlines()) == 1
 
 
 def test_a_defect_says_that_it_is_one_and_where_and_the_record_has_the_trace(conf, forked):
@@ -113,17 +112,17 @@ def test_the_shell_completes_jobs() -> None:
     assert "plain,pipeline.py" in told.stdout
 
 
-def test_quiet_prints_nothing_and_the_command_report(conf: Path, tmp_path: Path, forked: Forks) -> None:
+def test_quiet_prints_nothing_and_the_command_report(conf, tmp_path, forked, capsys):
     done = forked("dask-submit", "etl.py", "--conf", conf, "--quiet", has_report=True)
     assert (done.stdout, done.stderr) == ("", "")
     output = tmp_path / "out"
     page = output / "report.html"
     before = page.read_text()
     page.unlink()
-    done = forked("graphmill", "report", output)
-    assert done.stdout.strip() == str(page)
+    run_command("report", output)
+    assert capsys.readouterr().out.strip() == str(page)
     assert page.read_text() == before
-    forked("graphmill", "report", output, output, "--output", tmp_path / "both.html")
+    run_command("report", output, output, "--output", tmp_path / "both.html")
     assert "2 runs side by side" in (tmp_path / "both.html").read_text()
 
 

@@ -54,32 +54,15 @@ atexit.register(lambda: pathlib.Path({!r}).write_bytes(pathlib.Path("/proc/self/
 """
 
 
-def run(arguments: list[str]) -> Done:
-    """Run Python with `arguments`, bounded far above what it should take; the peak is told of `-c` alone."""
+def run(code: str, *arguments: object) -> Done:
+    """Run code of Python, bounded far above what it should take."""
 
     def bound() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (_CEILING_BYTES, _CEILING_BYTES))
 
     with tempfile.NamedTemporaryFile() as status:
-        if arguments[0] == "-c":  # what the system tells of a child counts the memory of its parent too
-            arguments = ["-c", _TELL_PEAK.format(status.name) + arguments[1], *arguments[2:]]
+        # what the system tells of a child counts the memory of its parent too
+        words = [sys.executable, "-c", _TELL_PEAK.format(status.name) + code, *map(str, arguments)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        done = subprocess.run([sys.executable, *arguments], check=False, preexec_fn=bound, **pipes)
+        done = subprocess.run(words, check=False, preexec_fn=bound, **pipes)
         return Done(done.returncode, done.stdout, _bytes("VmHWM", Path(status.name), _CEILING_BYTES))
-
-
-def check_refused(statement: str, *arguments: str, message: str) -> None:
-    """Check that the statement is refused for each argument, as an error of ours, in bounded memory.
-
-    It finds the argument as `each`.
-    """
-    code = (
-        "import sys\nfrom graphmill.errors import BadInputError\n"
-        "for each in sys.argv[1:]:\n"
-        f"    try:\n        {statement}\n"
-        "    except BadInputError as error:\n        print('refused:', error)\n"
-    )
-    done = run(["-c", code, *arguments])
-    assert done.code == 0, done.told[-2000:]
-    assert done.told.count("refused: ") == done.told.count(message) == len(arguments), done.told
-    assert done.peak_bytes < LIMIT_BYTES

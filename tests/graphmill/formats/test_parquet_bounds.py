@@ -91,7 +91,7 @@ def test_small_files_are_read_in_bounded_memory_or_refused(tmp_path: Path) -> No
     shared.write_bytes(_shared(1500))
     huge.write_bytes(_with_huge_page(17 << 20))
     assert max(shared.stat().st_size, huge.stat().st_size) < 64 << 10
-    done = run(["-c", _READ_ALL, str(shared), str(huge)])
+    done = run(_READ_ALL, shared, huge)
     assert done.code == 0, done.told[-2000:]
     raw, index, whole, page = done.told.splitlines()
     assert raw == "1500"

@@ -31,15 +31,8 @@ DTYPES = {"int32": pa.int32(), "int64": pa.int64(), "float32": pa.float32(), "fl
     page_bytes=st.sampled_from([1, 1000, 1 << 20]),
 )
 def test_tables_equal_those_of_pyarrow(
-    tmp_path: Path,
-    dtype: str,
-    width: int,
-    is_fixed: bool,
-    is_nullable: bool,
-    place: int,
-    sizes: list[int],
-    page_bytes: int,
-) -> None:
+    tmp_path, dtype, width, is_fixed, is_nullable, place, sizes, page_bytes
+):
     path = tmp_path / "t.parquet"
     kind = pa.list_(DTYPES[dtype], width) if is_fixed else pa.list_(pa.field("element", DTYPES[dtype]))
     fields = [pa.field("id", pa.string(), nullable=False), pa.field("n", pa.int64())]

@@ -23,9 +23,8 @@ def test_best(data: st.DataObject) -> None:
     )
     is_left_out_QN = rng.random((num_queries, num_rows)) < data.draw(st.sampled_from((0, 0.01, 0.5, 1)))
     cuts = sorted(data.draw(st.lists(st.integers(0, num_rows), max_size=3)))
-    best = BestOnDevice(
-        torch.from_numpy(query_QD).to(DEVICE), k, cells=data.draw(st.sampled_from((TILE, 1 << 20)))
-    )
+    cells = data.draw(st.sampled_from((TILE, 1 << 20)))
+    best = BestOnDevice(torch.from_numpy(query_QD).to(DEVICE), k, cells=cells)
     for start, stop in zip([0, *cuts], [*cuts, num_rows], strict=True):
         query_L, row_L = torch.from_numpy(is_left_out_QN[:, start:stop]).to(DEVICE).nonzero().T.contiguous()
         best.add(torch.from_numpy(table_ND[start:stop]).to(DEVICE), 7 + start, query_L, row_L)

@@ -159,13 +159,7 @@ def test_no_path_in_run_json_leads_out_of_the_folder(tmp_path: Path, path: str) 
 def world(tmp_path: Path) -> World:
     """A run, with the embeddings that remap would write."""
     world = write_world(tmp_path / "run", num_partitions=3)
-    for kind, counts in world.counts.items():
-        first = 0
-        for partition, count in enumerate(counts):
-            vectors = world.vectors[kind][first : first + count]
-            with remapped.new_part(world.config.embedding_path, kind, partition, vectors.shape[1]) as part:
-                part.append(pa.array([world.name(kind, first + row) for row in range(count)]), vectors)
-            first += count
+    world.publish(world.config.embedding_path)
     return world
 
 

@@ -45,7 +45,7 @@ def test_the_page_of_the_format_has_the_parameters_of_every_operator() -> None:
     for name, *columns in rows:
         for column, num_relations in zip(columns, (None, NUM_RELATIONS), strict=True):
             listed = {
-                each: shape.split(" × ") for each, shape in re.findall(r"`(\w+)` ([^,]+)", column.strip())
+                each: text.split(" × ") for each, text in re.findall(r"`(\w+)` ([^,]+)", column.strip())
             }
             found = {each: tuple(sizes[size] for size in shape) for each, shape in listed.items()}
             values = new_parameters(name, "identity", num_relations)

@@ -77,14 +77,14 @@ def test_no_url_no_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def slowly(record: logging.LogRecord) -> bool:
     """Take longer to write a message than the run waits for the last event."""
-    time.sleep(1)
+    time.sleep(0.3)
     return True
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("listening", [True, False], ids=["silent", "refusing"])
 def test_a_server_that_does_not_answer_costs_one_warning(listening, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(lineage, "TIMEOUT_S", 0.5)
+    monkeypatch.setattr(lineage, "TIMEOUT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
         if not listening:  # else the kernel accepts connections

@@ -1,4 +1,4 @@
-"""report.html: its content, and its looks in a browser."""
+"""report.html: its content, and its looks in a browser; several runs side by side."""
 
 import copy
 import html
@@ -20,13 +20,100 @@ from graphmill import config, report
 from graphmill.cli.session import write_report
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
-from graphmill.report.charts import COLOURS, REST, Chart, to_json
+from graphmill.library import Run
+from graphmill.report.charts import COLOURS, REST, Chart, bars, to_json
+from graphmill.report.overview import names, page_of_runs
 from graphmill.report.page import PageTable, render
 from tests.forked import Forks
 from tests.graphmill.report.browser import show, show_probed
-from tests.graphmill.report.runs import CHARTS, HOSTILE, record, write_run
 from tests.graphmill.smallest import GRAPH
 
+HOSTILE = (
+    "<script>document.title='owned'</script>",
+    '"><img src=x onerror="document.title=\'owned\'">',
+    "</script><script>document.title='owned'</script>",
+    "$$x^2$$",
+    r"\(x\)",
+    "{{ 7 * 7 }}",
+    "@label{safe}",
+    "&amp;<b>\u2028\u202e",
+    '"id":"p1001"',
+)
+SIDE = {"num_edges": 10, "mrr": 0.2, "hits@10": 0.4, "mrr_most_popular": 0.05, "mrr_random": 0.01}
+SIDES = dict.fromkeys(("lhs", "rhs"), SIDE)
+
+
+def record() -> dict[str, Any]:
+    """A run.json."""
+    bucket = {"lhs": 0, "edges": 50, "seconds": 0.1, "wait_s": 0, "reg": 0, "mrr": 0.1}
+    buckets = [bucket | {"rhs": n, "loss": 2 / (n + 1)} for n in range(4)]
+    moved = {"swap_wait_s": 0.1, "partitions_read": 2, "partitions_written": 2, "peak_bytes": 100_000_000}
+    every = {"edges": 200, "seconds": 1.0, "edges_per_s": 200, "reg": 0.0, **moved, "buckets": buckets}
+    epochs = [every | {"epoch": epoch, "loss": 2 / epoch, "mrr": 0.1 * epoch} for epoch in (1, 2, 3)]
+    names = list(HOSTILE)
+    buckets_of_train = {"num_buckets": 4, "num_empty": 1, "min_edges": 0, "mean_edges": 13, "max_edges": 40}
+    etl = {
+        **{"status": "done", "seconds": 1.0, "step_seconds": {"encode": 0.5}, "bytes_in": 12345},
+        **{"num_rows": 1000, "num_rows_quarantined": 9, "quarantined": {names[0]: 9}},
+        **{"num_edges": {"train": 900, "test": 88}, "num_edges_left_out": {"duplicates": 3}},
+        **{"num_relations": len(names), "num_edges_by_relation": dict.fromkeys(names, 7)},
+        **{"num_entities": {"node": [30, 30], names[1]: [4]}, "num_entities_outside_train": {"node": 2}},
+        "edges_by_bucket": {"train": {"partitions_a_cell": 1, "counts": [[10, 0], [3, 40]]}},
+        "buckets": {"train": buckets_of_train},
+        "degree_histogram": {"node": [[0, 0, 2], [1, 1, 20], [2, 3, 8], [4, 7, 1]]},
+        "train_degree": {"node": {"min": 0, "p50": 1, "max": 5}},
+        "highest_degrees": {"node": [[5, name] for name in names]},
+    }
+    ranks, edges = {"mrr": 0.2, "hits@10": 0.4, "mean_rank": 12.5}, {"num_edges": 88}
+    metrics = ranks | {f"{name}_pessimistic": value for name, value in ranks.items()} | edges
+    before = {"split": "test", "filtered": True, "metrics": ranks | edges | {"mrr": 0.15}}
+    simple = {"mrr": 0.05, "hits@10": 0.1, "mean_rank": 25.0}
+    bins = [{"answers": 150, "probability": p, "true": p + 0.01} for p in (0.02, 0.4)]
+    best = {"num_answers": 300, "true": 0.1, "ece": 0.0123, "brier": 0.08, "brier_base_rate": 0.09}
+    fitted = {"fitted_on": "valid", "measured_on": "test", "num_queries": 40}
+    evaluate = {
+        **(before | {"status": "done", "seconds": 0.5, "metrics": metrics}),
+        "baselines": {"most_popular": simple, "random": simple | {"mrr": 0.01}},
+        "calibration": fitted | {"top_10": best | {"reliability": bins}},
+        "metrics_by_relation": [{"relation": name} | SIDES for name in names],
+        "metrics_by_degree": [{"first": 0, "last": 0} | SIDES, {"first": 3, "last": None} | SIDES],
+    }
+    train = {
+        **{"status": "done", "seconds": 3.0, "num_epochs": 3, "loss": 0.6, "edges_per_s": 200},
+        "epochs": epochs,
+        "validation": [{"epoch": epoch, "version": epoch, "mrr": 0.1 * epoch} for epoch in (1, 3)],
+        "members": [{"seed": 2**62 + place, "loss": 0.6, "validation_mrr": 0.3} for place in (0, 1)],
+    }
+    remap = {"status": "done", "seconds": 0.1}
+    return {
+        **{"status": "done", "command": ["pipeline.py", names[0]], "versions": {"graphmill": "0"}},
+        **{"started": "2026-01-02T03:04:05+00:00", "finished": "2026-01-02T03:04:15+00:00"},
+        "config": {"input": names[0], "dimension": 8, "relations": [{"name": names[1], "lhs": "node"}]},
+        "stages": {"etl": etl, "train": train, "evaluate": evaluate, "remap": remap},
+        "metrics": metrics,
+        "before": before,
+    }
+
+
+def write_run(folder: Path, content: dict[str, Any]) -> Path:
+    """Write run.json, and embeddings of the type `node`, which begins with the hostile ids."""
+    rng = np.random.default_rng(5)
+    ids = [*HOSTILE, *(f"n{number}" for number in range(60 - len(HOSTILE)))]
+    for partition in range(2):
+        with remapped.new_part(str(folder / "embeddings"), "node", partition, 8) as part:
+            part.append(pa.array(ids[partition::2]), rng.normal(size=(30, 8)).astype(np.float32))
+    (folder / "run.json").write_text(json.dumps(content))
+    return folder
+
+
+CHARTS = {
+    "overview": ["time"],
+    "etl": ["rows", "entities", "partitions", "relations", "buckets", "degrees"],
+    "training": ["loss", "mrr", "validation", "edges_per_s", "waits", "swaps", "memory"],
+    "ranking": ["baselines", "relations", "degrees"],
+    "probabilities": ["reliability"],
+    "vectors": ["map-8"],
+}
 EXPECTED = [f"chart-{section}-{name}" for section, names in CHARTS.items() for name in names]
 
 
@@ -85,8 +172,7 @@ def test_the_same_run_gives_the_same_bytes(folder: Path, forked: Forks) -> None:
 
 def test_a_browser_draws_every_chart_without_messages_within_the_width(page: Path) -> None:
     shown = show(page)
-    assert shown.console == []
-    assert shown.num_charts == len(EXPECTED)
+    assert (shown.console, shown.num_charts) == ([], len(EXPECTED))
     assert "owned" not in re.search(r"<title>(.*?)</title>", shown.dom, re.S)[1]
     probed = show_probed(page, "--blink-settings=preferredColorScheme=0", "--window-size=400,800")
     assert probed.probe == {"drawn": EXPECTED, "overflows": False, "scrolls": []}
@@ -115,9 +201,7 @@ def paths(content: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 # Without those of what must be an object.
 PATHS = [path for path in paths(record()) if len(path) > 1 and path[:-1] != ("stages",)]
-ANYTHING = (
-    st.none() | st.floats() | st.integers() | st.text(max_size=3) | st.just([]) | st.just({}) | st.just([{}])
-)
+ANYTHING = st.none() | st.floats() | st.integers() | st.text(max_size=3) | st.sampled_from([[], {}, [{}]])
 
 
 @pytest.mark.slow
@@ -198,3 +282,50 @@ def test_people_who_miss_one_of_three_colours_tell_the_colours_apart() -> None:
         lab = np.cbrt(seen @ to_lms.T) @ to_lab.T
         far = np.linalg.norm(lab[:, None] - lab[None], axis=2) + np.eye(len(codes))
         assert far.min() > 0.07, (kind, far.min())
+
+
+def two_runs(folder: Path) -> list[Run]:
+    one, two = record(), copy.deepcopy(record())
+    two["config"]["dimension"] = 16
+    two["metrics"]["mrr"] = two["stages"]["evaluate"]["metrics"]["mrr"] = 0.3
+    two["metrics"]["mean_rank"] = 20.0
+    for name, content in (("one", one), ("two", two)):
+        (folder / name).mkdir()
+        write_run(folder / name, content)
+    return [graphmill.open(str(folder / name)) for name in ("one", "two")]
+
+
+def test_the_comparison_shows_metrics_and_different_settings(tmp_path: Path) -> None:
+    page = page_of_runs(two_runs(tmp_path))
+    blocks = [block for section in page.sections for block in section.blocks]
+    tables = {block.title: block for block in blocks if isinstance(block, PageTable)}
+    metrics = tables["Metrics"]
+    assert list(metrics.columns) == ["metric", "one", "two"]
+    assert list(metrics.rows[0]) == ["mrr", 0.2, 0.3]
+    best = {metrics.rows[row][0]: metrics.columns[column] for row, column in metrics.best.items()}
+    assert best == {"mrr": "two", "mean_rank": "one"}  # a small rank is a good one; what is equal has no best
+    assert [list(row) for row in tables["Settings"].rows] == [["dimension", "8", "16"]]
+    assert "Versions" not in tables
+
+
+def test_a_browser_draws_the_comparison(tmp_path: Path) -> None:
+    target = tmp_path / "comparison.html"
+    report.write_comparison(two_runs(tmp_path), str(target))
+    shown = show(target)
+    assert (shown.console, shown.num_charts) == ([], 6)
+
+
+def test_every_run_has_bars() -> None:
+    groups = {f"run-{number}": [number / 10] for number in range(len(COLOURS) + 2)}
+    (chart,) = bars("degrees", "MRR", "MRR", ["3-9 edges"], groups, note="Long bars are good.")
+    drawn = to_json(chart.plot, "chart")
+    assert all(f'"{name}"' in drawn for name in groups)
+
+
+def test_names_of_runs_are_short_and_distinct(tmp_path: Path) -> None:
+    for name in ("a/out", "b/out", "c/else"):
+        (tmp_path / name / "embeddings").mkdir(parents=True)
+    runs = [graphmill.open(str(tmp_path / name)) for name in ("a/out", "b/out", "c/else")]
+    assert names(runs) == ["a/out", "b/out", "c/else"]
+    assert names(runs[1:]) == ["out", "else"]
+    assert len(set(names([runs[0], runs[0]]))) == 2

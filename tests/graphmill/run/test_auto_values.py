@@ -42,8 +42,7 @@ def test_partitions_are_those_of_the_entities_and_edges_are_counted(tmp_path: Pa
     assert resolve_auto_values(settings) is settings  # there are no entities yet
     write_graph(settings, 9, 500)  # 81 buckets, of which some are counted
     found = resolve_auto_values(settings)
-    assert found.entities["user"].num_partitions == 9
-    assert (found.batch_size, found.num_epochs) == (16, 16)
+    assert (found.entities["user"].num_partitions, found.batch_size, found.num_epochs) == (9, 16, 16)
     assert "batch_size 16, num_epochs 16 for 40,500 edges of 90 user" in describe(found)
     Path(entity_counts.count_uri(settings.entity_path, "user", 0)).write_text("many")
     assert resolve_auto_values(settings) is settings  # the stage that reads it says what is wrong

@@ -234,7 +234,8 @@ def test_a_slow_rival_does_not_take_over_what_has_been_taken_over(tmp_path: Path
     assert [storage.name(each) for each in storage.list_hidden(root)] == [lock.NAME]
 
 
-def test_what_is_no_lock_is_reported_at_once(tmp_path: Path) -> None:
+def test_what_is_no_lock_is_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "time", SimpleNamespace(sleep=lambda _: None))  # nobody writes it meanwhile
     path = tmp_path / lock.NAME
     path.mkdir()
     with pytest.raises(FormatError, match=r"found a folder; .* delete "), lock.held(str(tmp_path)):

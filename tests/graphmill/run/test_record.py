@@ -249,9 +249,8 @@ def test_a_finished_folder_is_told_by_its_content_and_what_made_it_not_by_its_pl
     assert fingerprints.differences(config, {"inputs": [earlier]}, {"inputs": [one]}, None) == []
     vectors = {"vectors": "0a"}, {"vectors": "0b"}
     assert fingerprints.differences(config, *vectors, None) == ["the checkpoint has other vectors"]
-    assert (
-        fingerprints.differences(config, {}, vectors[1], None) == []
-    )  # an earlier release did not record it
+    # an earlier release did not record it
+    assert fingerprints.differences(config, {}, vectors[1], None) == []
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.config.sections.cluster import ClusterConfig
@@ -27,42 +28,45 @@ def write_part(uri: str, text: str) -> dict[str, str]:
 
 
 def toy() -> None:
-    """Write a result of two files, each after a part of the work: `toy FOLDER TEXT`."""
-    to, text = sys.argv[1:]
+    """Write a result: `toy FOLDER TEXT`."""
     with cluster.connect(None, ClusterConfig(), [], is_small=True) as client:
+        write_result(client, *sys.argv[1:])
 
-        def make(work: Work) -> tuple[dict[str, Any], Checksums]:
-            suffix = work.once("suffix", lambda: "!")
-            storage.write_text(work.uri("beside"), text)
-            tasks = {str(number): (work.part_uri(number), text + suffix) for number in range(NUM_PARTS)}
-            parts = work.run_tasks(client, write_part, tasks, description="writing", unit="files")
-            return {"text": text}, {uri: each for part in parts for uri, each in part.items()}
 
-        figures = make_result("toy", to, "_toy.json", {"toy": text}, make, NO_CLAIM)
-    assert figures == {"text": text}
+def write_result(client: Client, to: str, text: str) -> None:
+    """Write two files, each after a part of the work."""
+
+    def make(work: Work) -> tuple[dict[str, Any], Checksums]:
+        suffix = work.once("suffix", lambda: "!")
+        storage.write_text(work.uri("beside"), text)
+        tasks = {str(number): (work.part_uri(number), text + suffix) for number in range(NUM_PARTS)}
+        parts = work.run_tasks(client, write_part, tasks, description="writing", unit="files")
+        return {"text": text}, {uri: each for part in parts for uri, each in part.items()}
+
+    assert make_result("toy", to, "_toy.json", {"toy": text}, make, NO_CLAIM) == {"text": text}
 
 
 @pytest.mark.slow
-def test_a_kill_at_any_renaming(tmp_path: Path, forked: Forks) -> None:
-    ask = (f"{__name__}:toy", tmp_path / "out")
-    for text in ("new", "old"):
-        ended = forked(*ask, text)
-        (tmp_path / "out").rename(tmp_path / text)
-    old, new = contents(tmp_path / "old"), contents(tmp_path / "new")
+def test_a_kill_at_any_renaming(tmp_path: Path, forked: Forks, near_client: Client) -> None:
+    ask, out = f"{__name__}:toy", tmp_path / "out"
+    ended = forked(ask, out, "new")
+    new = contents(out.rename(tmp_path / "new"))
+    write_result(near_client, str(out), "old")
+    old = contents(out.rename(tmp_path / "old"))
     assert set(new) == {f"part-0000{n}.parquet" for n in range(NUM_PARTS)} | {"_toy.json"} | STORAGE_FILES
     num_last = ended.renamings
     assert num_last == 10
     for number in range(num_last):
-        shutil.rmtree(tmp_path / "out", ignore_errors=True)
-        shutil.copytree(tmp_path / "old", tmp_path / "out")
-        forked(*ask, "new", kill=Kill(number, is_after=number == num_last - 1))
-        readable = contents(tmp_path / "out")
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(tmp_path / "old", out)
+        forked(ask, out, "new", kill=Kill(number, is_after=number == num_last - 1))
+        readable = contents(out)
         aside = [contents(path) for path in tmp_path.glob(".out.old-*")]
         assert readable in (old, new) or (readable, aside) == ({}, [old])
         parts = {path.stat().st_ino for path in tmp_path.glob(".out.tmp-*/part-*") if is_noted(path)}
-        forked(*ask, "new")
-        assert contents(tmp_path / "out") == new
-        assert parts <= {path.stat().st_ino for path in (tmp_path / "out").iterdir()}
+        write_result(near_client, str(out), "new")
+        assert contents(out) == new
+        assert parts <= {path.stat().st_ino for path in out.iterdir()}
         assert not list(tmp_path.glob(".*"))
 
 

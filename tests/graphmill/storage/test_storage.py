@@ -378,13 +378,13 @@ def test_buckets_and_what_is_no_storage(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("listening", [True, False], ids=["silent", "refusing"])
 def test_hdfs_that_does_not_answer_is_an_error(listening: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(hdfs.TIMEOUT_VARIABLE, "1.5")
+    monkeypatch.setenv(hdfs.TIMEOUT_VARIABLE, "0.5")
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         if listening:
             nobody.listen()
         uri = f"hdfs://127.0.0.1:{nobody.getsockname()[1]}/x"
-        with pytest.raises(StorageError, match=r"hdfs://127.*did not answer within 1\.5 s; is it up"):
+        with pytest.raises(StorageError, match=r"hdfs://127.*did not answer within 0\.5 s; is it up"):
             storage.read_bytes(uri)
 
 

@@ -77,9 +77,8 @@ def test_few_answers_stay_near_the_pooled_line(rng: np.random.Generator) -> None
     slope, bias = found.lines[0]
     assert found.pooled == pytest.approx((slope, bias), abs=0.05)
     assert 0 < found.lines[1, 0] < slope
-    alone = calibrate.fit(
-        CalibrationAnswers(*(each[1:] for each in (answers.score, answers.is_true, answers.group)))
-    )
+    rest = (each[1:] for each in (answers.score, answers.is_true, answers.group))
+    alone = calibrate.fit(CalibrationAnswers(*rest))
     unknown = CalibrationAnswers(answers.score[:1], answers.is_true[:1], np.array([99]))
     pooled = probabilities(shares(unknown.score, alone.temperature), *alone.pooled)
     assert (alone.probabilities(unknown) == pooled).all()
@@ -124,17 +123,14 @@ def test_measures_by_hand() -> None:
 def drawn_ranks(rng: np.random.Generator, num_edges: int) -> Triples:
     rel = rng.integers(2, size=num_edges)
     lhs = rng.choice([*range(40), *range(128, 140)], num_edges)
-    return Triples(
-        lhs, rel, np.where(rel == 0, rng.integers(50, size=num_edges), rng.integers(90, size=num_edges))
-    )
+    return Triples(lhs, rel, rng.integers(np.where(rel == 0, 50, 90)))
 
 
 def test_parts_have_the_means_of_their_own_edges(rng: np.random.Generator) -> None:
     edges = drawn_ranks(rng, 80)
     ranks = {side: Ranks(rng.integers(30, size=80), rng.integers(3, size=80)) for side in Side}
-    parts = metrics.break_down(
-        ranks, edges, {side: rng.integers(20, size=80) for side in Side}, ["bought", "knows"]
-    )
+    degrees = {side: rng.integers(20, size=80) for side in Side}
+    parts = metrics.break_down(ranks, edges, degrees, ["bought", "knows"])
     for entry in parts["metrics_by_relation"]:
         chosen = edges.rel == ["bought", "knows"].index(entry["relation"])
         for side in Side:

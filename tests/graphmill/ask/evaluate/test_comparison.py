@@ -36,9 +36,8 @@ def near_misses(generator: torch.Generator, num: int, dimension: int, scale: flo
         return torch.linspace(1, 1.02, num).unsqueeze(1).expand(-1, dimension) * scale
     few = torch.randn(4, dimension, generator=generator)
     vectors = few[torch.randint(4, (num,), generator=generator)]
-    bits = torch.tensor([0.0, 2.0**-23, 2.0**-16, 2.0**-8, 1.0])[
-        torch.randint(5, (num, 1), generator=generator)
-    ]
+    place = torch.randint(5, (num, 1), generator=generator)
+    bits = torch.tensor([0.0, 2.0**-23, 2.0**-16, 2.0**-8, 1.0])[place]
     vectors = vectors * (1 + bits * torch.randn(num, dimension, generator=generator))
     lengths = 10.0 ** torch.randint(-2, 3, (num, 1), generator=generator)
     vectors[::7] *= lengths[::7]

@@ -39,9 +39,8 @@ SMALL = {"user": [70, 1], "item": [30]}  # rows by type and partition
 def ranked_by_hand(world: World, split: str, *known_edges: set[Triple]) -> list[dict[str, float]]:
     """The metrics with each of several sets of known edges: docs/formats/pbg_v1.md, in float64."""
     ranks: list[list[tuple[int, int]]] = [[] for _ in known_edges]
-    scores = {
-        key: world.scores(*key) for key in itertools.product({rel for _, rel, _ in world.edges[split]}, Side)
-    }
+    relations = {rel for _, rel, _ in world.edges[split]}
+    scores = {key: world.scores(*key) for key in itertools.product(relations, Side)}
     for edge, side in itertools.product(world.edges[split], Side):
         lhs, rel, rhs = edge
         query, answer = (lhs, rhs) if side is Side.RHS else (rhs, lhs)
@@ -203,9 +202,8 @@ def test_edges_to_rank_that_are_given_as_those_to_train(tmp_path, near_client, c
     pbg.write_config(config.checkpoint_path, config.pbg())
     of_pbg = configuration.from_mapping(config.model_dump() | {"edge_paths": [config.split_path("test")]})
     figures, expected = (job.run(each, near_client) for each in (of_pbg, config))
-    assert [figures[key] for key in ("metrics", "baselines")] == [
-        expected[key] for key in ("metrics", "baselines")
-    ]
+    for key in ("metrics", "baselines"):
+        assert figures[key] == expected[key]
     assert "is one of edge_paths" not in caplog.text
     pbg.write_config(config.checkpoint_path, of_pbg.pbg())
     job.run(of_pbg, near_client)

@@ -88,9 +88,7 @@ def test_a_run_that_cannot_be_written(tmp_path, world, export, caplog):
     assert "report.html of the run will not name it" in caplog.text
 
 
-HOSTILE = (
-    '{"types": 3, "loss": {"decoded": 1, "mrr_loss": "x"}, "method": "approximate", "columns": {"a": 1}}'
-)
+HOSTILE = '{"types": 3, "loss": {"decoded": 1, "mrr_loss": "x"}, "method": "approximate", "columns": {"a":1}}'
 
 
 def test_hostile_notes_do_not_spoil_a_report(tmp_path: Path, world: World, export: Command) -> None:
@@ -108,9 +106,8 @@ def test_hostile_notes_do_not_spoil_a_report(tmp_path: Path, world: World, expor
 @pytest.mark.parametrize("precision", ["int8", "pq"])
 def test_the_loss_is_of_the_files(tmp_path: Path, world: World, near_client: Client, precision: Any) -> None:
     """The vectors that a reader gets, in a checkpoint of their own: `evaluate` says the same of them."""
-    wish = ExportOptions(
-        precision=precision, format="npy", types=("item",), num_bytes=3 if precision == "pq" else None
-    )
+    num_bytes = 3 if precision == "pq" else None
+    wish = ExportOptions(precision=precision, format="npy", types=("item",), num_bytes=num_bytes)
     loss = job.run(world.config, wish, str(tmp_path / "out"), near_client)["loss"]
     exact = evaluate(world.config)["metrics"]
     assert {key: exact[key] for key in loss["exact"]} == loss["exact"]

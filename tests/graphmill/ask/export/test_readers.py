@@ -120,15 +120,8 @@ def test_tensorboard_finds_the_projector_s_files(tmp_path: Path, world: World, n
     ],
 )
 def test_a_vector_store_finds_the_nearest(
-    tmp_path: Path,
-    near_client: Client,
-    example: Callable[..., list[str]],
-    script: str,
-    package: str,
-    precision: str,
-    file_format: str,
-    comparator: str,
-) -> None:
+    tmp_path, near_client, example, script, package, precision, file_format, comparator
+):
     """The examples, with stores that run here; what they find is what the decoded vectors say."""
     if find_spec(package) is None:
         pytest.skip(f"no {package}: pip install 'graphmill[stores]'")
@@ -202,9 +195,8 @@ def test_pq_takes_the_nearest_centroid(vectors: np.ndarray, data: st.DataObject)
         assert (own <= distances.min(1) * 1.001 + 1e-5 * np.square(vectors).max() + 1e-6).all()
     # The formula of _model.json, by itself.
     piece = np.arange(dimension) * num_codes // dimension
-    assert np.array_equal(
-        codec.centroids_KD[encoded.values_NW[:, piece], np.arange(dimension)].astype(np.float32), found
-    )
+    by_formula = codec.centroids_KD[encoded.values_NW[:, piece], np.arange(dimension)]
+    assert np.array_equal(by_formula.astype(np.float32), found)
 
 
 def test_pq_keeps_lengths(rng: np.random.Generator) -> None:

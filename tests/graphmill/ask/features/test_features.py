@@ -110,9 +110,7 @@ def write(kind: str, table: pa.Table, folder: Path) -> Path:
             case "csv":
                 pacsv.write_csv(part, path)
             case _:
-                rows = [
-                    {key: each for key, each in row.items() if each is not None} for row in part.to_pylist()
-                ]
+                rows = [{k: each for k, each in row.items() if each is not None} for row in part.to_pylist()]
                 path.write_text("\n".join(map(json.dumps, rows)) + "\n")
     return folder
 
@@ -147,17 +145,10 @@ def test_integers_are_ids(tmp_path: Path, features: Command) -> None:
     (tmp_path / "edges.csv").write_text(f"lhs,relation,rhs\n5,likes,{world.name('item', 1)}\n")
     assert features(*ask, "--fold-in", tmp_path / "edges.csv") == 0
     found = read(tmp_path / "out")
-    assert found["c"].to_pylist() == [5, None, 2]
-    assert found["has_vector"].to_pylist() == [True, False, False]
+    assert (found["c"].to_pylist(), found["has_vector"].to_pylist()) == ([5, None, 2], [True, False, False])
 
 
-def test_errors_about_edges_name_the_option_that_gave_them(
-    tmp_path: Path,
-    world: World,
-    features: Command,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_errors_about_edges_name_the_option_that_gave_them(tmp_path, world, features, capsys, caplog):
     pq.write_table(pa.table({"c": [world.name("user", 1)]}), tmp_path / "t.parquet")
     ask = [tmp_path / "t.parquet", "--column", "c", "--type", "user", "--fold-in"]
     assert features(*ask, tmp_path / "missing.csv") == 2
@@ -235,9 +226,7 @@ def test_several_columns(tmp_path: Path, world: World, features: Command) -> Non
 def test_folded_ids(tmp_path: Path, world: World, features: Command, graphmill_command: Command) -> None:
     known = world.name("user", 3)
     pq.write_table(pa.table({"c": ["new", known, "nobody", "new"]}), tmp_path / "t.parquet")
-    edges = write_edges(
-        tmp_path / "edges.parquet", [("new", "likes", world.name("item", n)) for n in (1, 4, 9)]
-    )
+    edges = write_edges(tmp_path / "e.parquet", [("new", "likes", world.name("item", n)) for n in (1, 4, 9)])
     ask = [tmp_path / "t.parquet", "--column", "c", "--type", "user"]
     assert features(*ask, "--fold-in", edges) == 0
     assert graphmill_command("fold-in", tmp_path / "run", "--edges", edges, "--to", tmp_path / "new") == 0

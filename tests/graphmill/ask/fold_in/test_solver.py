@@ -56,9 +56,7 @@ def random_edges(world: World, rng: Generator, num_ids: int, most: int = 5) -> N
             known = int(rng.integers(len(world.vectors[other])))
             rows.append((new, relation, int(side is Side.RHS), known, world.vectors[other][known]))
     columns = [np.array([row[place] for row in rows], np.int64) for place in range(4)]
-    vectors = np.array([row[4] for row in rows], np.float32).reshape(
-        len(rows), world.vectors["user"].shape[1]
-    )
+    vectors = np.array([row[4] for row in rows], np.float32).reshape(len(rows), world.config.dimension)
     return NewEdges(*columns, vectors, rng.uniform(0.5, 2, len(rows)).astype(np.float32))
 
 
@@ -88,13 +86,10 @@ class Oracle:
 
     def loss(self, pos: Any, negs: list[Any], num: float) -> Any:
         """Loss of a score among others, which stand for `num` negatives."""
-        factor = num / len(negs)
-        stacked = torch.stack(negs)
-        if self.config.loss_fn == "softmax":
-            return torch.logaddexp(pos, torch.logsumexp(stacked + math.log(factor), 0)) - pos
-        if self.config.loss_fn == "ranking":
-            return factor * (stacked - pos + self.config.margin).clamp_min(0).sum()
-        return torch.nn.functional.softplus(-pos) + torch.nn.functional.softplus(stacked).mean()
+        kind, factor = self.config.loss_fn, num / len(negs)
+        more = math.log(factor) if kind == "softmax" else 0
+        loss = oracle.loss_of(kind, self.config.margin, pos, [neg + more for neg in negs], len(negs))
+        return factor * loss if kind == "ranking" else loss
 
     def asked(self, edges: NewEdges, row: int, vector: Any) -> tuple[Any, list[Any]]:
         """Score an edge's known end, and the other entities of the sample."""
@@ -157,17 +152,12 @@ class Oracle:
                 for row, relation in enumerate(edges.relation_E.tolist()):
                     query = torch.from_numpy(edges.vectors[side.other][row]).double()
                     answer = torch.from_numpy(edges.vectors[side][row]).double()
-                    pos, own = (
-                        self.score(relation, side, query, answer),
-                        self.score(relation, side, query, vector),
-                    )
+                    pos, own = (self.score(relation, side, query, each) for each in (answer, vector))
                     num = self.model.num_negatives(relation, side)
                     share = num / sample.num_entities
                     if self.config.loss_fn == "softmax":
-                        all_scores = torch.stack(
-                            [self.score(relation, side, query, each.double()) for each in sample.more_ND]
-                        )
-                        scaled = torch.logsumexp(all_scores, 0) + math.log(num / len(all_scores))
+                        others = [self.score(relation, side, query, each.double()) for each in sample.more_ND]
+                        scaled = torch.logsumexp(torch.stack(others), 0) + math.log(num / len(others))
                         loss = torch.nn.functional.softplus(own - torch.logaddexp(pos, scaled))
                     elif self.config.loss_fn == "ranking":
                         loss = (own - pos + self.config.margin).clamp_min(0)
@@ -373,9 +363,7 @@ def test_sums_of_log_1_plus_exp_and_their_slopes(is_compiled, num_ids, num_queri
     rng = np.random.default_rng(seed)
     offset, weight = rng.normal(size=num_queries), rng.uniform(0, 100, num_queries)
     score = temperature * (shift + 4 * rng.normal(size=(num_ids, num_queries)))
-    score_BQ, offset_Q, weight_Q = (
-        torch.from_numpy(each.astype(np.float32)) for each in (score, offset, weight)
-    )
+    score_BQ, offset_Q, weight_Q = (torch.from_numpy(each).float() for each in (score, offset, weight))
     gap = ((score_BQ.double() - offset_Q.double()) / temperature).clamp_max(80)
     odds = gap.exp()
     expected_B, slope_BQ = torch.log1p(odds) @ weight_Q.double(), odds / (1 + odds) * weight_Q

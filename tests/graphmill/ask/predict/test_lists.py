@@ -44,13 +44,8 @@ def with_lists(what: Asked, folder: Path, near_client: Client, num_lists: int = 
     pairs(["dot", "cos", "l2", "squared_l2"], [False, True], ["likes", "follows"]),
 )
 def test_all_lists_give_the_exact_answers(
-    tmp_path: Path,
-    near_client: Client,
-    monkeypatch: pytest.MonkeyPatch,
-    comparator: str,
-    exclude_known: bool,
-    relation: str,
-) -> None:
+    tmp_path, near_client, monkeypatch, comparator, exclude_known, relation
+):
     if exclude_known:
         monkeypatch.setattr(search, "WINDOW_BYTES", 4 * 6 * 100)  # lists are read in pieces
     counts = COUNTS if relation == "likes" else {"user": COUNTS["item"], "item": [5]}
@@ -58,9 +53,8 @@ def test_all_lists_give_the_exact_answers(
         tmp_path / "run", counts=counts, operator="affine", comparator=comparator, loops=False
     )
     for side in Side:
-        what = asked(
-            world.config, PredictOptions(relation=relation, side=side, k=30, exclude_known=exclude_known)
-        )
+        question = PredictOptions(relation=relation, side=side, k=30, exclude_known=exclude_known)
+        what = asked(world.config, question)
         sizes = replace(what.sizes, candidate_rows=WIDTH)  # several blocks, and several parts
         made = with_lists(replace(what, sizes=sizes), tmp_path / f"{side}", near_client)
         number_U = np.arange(what.queries.num_entities)[:50]
@@ -91,8 +85,7 @@ def test_lists_hold_every_candidate_once(tmp_path: Path, near_client: Client) ->
     every = np.concatenate(numbers)
     np.testing.assert_array_equal(np.sort(every), np.arange(5710))
     np.testing.assert_array_equal(every[made.places(np.arange(5710))], np.arange(5710))
-    assert first_L1[0] == 0
-    assert first_L1[-1] == 5710
+    assert (first_L1[0], first_L1[-1]) == (0, 5710)
     assert not storage.exists(storage.join(made.folder, lists.BLOCKS))
 
 
@@ -114,10 +107,8 @@ def test_cosines(tmp_path: Path, predict: Command, num_partitions: int, method: 
     chosen = [world.name("item", number) for number in (7, 2)]
     (tmp_path / "ids").write_text("\n".join(chosen))
     assert predict(*run, "--type", "item", "--k", 3, "--ids", tmp_path / "ids") == 0
-    every = world.cosines("item", "item", 3)
-    assert_equal(
-        read_answers(out), {(each, rank): every[each, rank] for each in chosen for rank in (1, 2, 3)}
-    )
+    best = world.cosines("item", "item", 3)
+    assert_equal(read_answers(out), {(each, rank): best[each, rank] for each in chosen for rank in (1, 2, 3)})
     assert not list(tmp_path.glob(".out*"))
 
 

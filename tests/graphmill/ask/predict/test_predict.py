@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from graphmill import storage
+from graphmill.ask import given
 from graphmill.ask.entities import EntityTable, Numbers
 from graphmill.ask.predict import job
 from graphmill.vocab import Side
@@ -24,8 +25,7 @@ def test_all_ids(tmp_path: Path, world: World, predict: Command) -> None:
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"part-00000.parquet", "_predict.json", "_checksums.xxh128", "_SUCCESS"}
     figures = json.loads((tmp_path / "out/_predict.json").read_text())
-    assert figures["num_answers"] == 16 * 4
-    assert figures["checkpoint_version"] == 1
+    assert (figures["num_answers"], figures["checkpoint_version"]) == (16 * 4, 1)
     assert storage.read_marker(str(tmp_path / "out")) is not None
     table = pq.read_table(tmp_path / "out")  # as others read it: names with underscores are left out
     types = [pa.string(), pa.string(), pa.int32(), pa.string(), pa.float32()]
@@ -57,17 +57,23 @@ def write_ids(kind: str, path: Path, ids: list[str]) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "folder", "csv", "csv.gz", "txt"])
-def test_given_ids(tmp_path, world, predict, kind, caplog):
+def test_ids_in_all_forms(tmp_path: Path, kind: str) -> None:
+    ids = ["user-15ß", "nobody,1", "x", "nobody 2"]
+    path = str(write_ids(kind, tmp_path / "ids", ids))
+    assert [each for table in given.iter_ids(path) for each in table["id"].to_pylist()] == ids
+    assert not given.may_have_header(path)
+
+
+def test_given_ids(tmp_path, world, predict, caplog):
     chosen = [world.name("user", number) for number in (15, 3, 8)]
-    given = write_ids(kind, tmp_path / "ids", [chosen[0], "nobody,1", *chosen[1:], "nobody 2"])
-    assert predict("--relation", "follows", "--side", "lhs", "--k", 3, "--ids", given) == 0
+    ids = write_ids("folder", tmp_path / "ids", [chosen[0], "nobody,1", *chosen[1:], "nobody 2"])
+    assert predict("--relation", "follows", "--side", "lhs", "--k", 3, "--ids", ids) == 0
     best = world.best(1, Side.LHS, 3)
     expected = {(name, rank): best[name, rank] for name in chosen for rank in (1, 2, 3)}
     assert_equal(read_answers(tmp_path / "out"), expected)
     figures = json.loads((tmp_path / "out/_predict.json").read_text())
-    assert figures["num_ids"] == 5
-    assert figures["num_unknown"] == 2
-    assert figures["unknown"] == ["nobody,1", "nobody 2"]
+    found = [figures[key] for key in ("num_ids", "num_unknown", "unknown")]
+    assert found == [5, 2, ["nobody,1", "nobody 2"]]
     assert "2 of 5 ids are no user of the run" in caplog.text
 
 
