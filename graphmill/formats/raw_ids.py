@@ -60,12 +60,14 @@ def strings_of(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 def strings_given(ids: Iterable[Any] | pa.Array, where: str) -> pa.Array:
     """Return ids that a call in Python gives, as strings; `where` begins the message about other values."""
+    if isinstance(ids, str | bytes) or not isinstance(ids, Iterable) or getattr(ids, "ndim", 1) != 1:
+        raise BadInputError(f"{where}: expected several, in a list or a column, found {ids!r}")
     try:
         if not isinstance(ids, pa.Array | pa.ChunkedArray):
             ids = pa.array(ids if hasattr(ids, "__array__") else list(ids), from_pandas=True)
-        if may_be_ids(ids.type):
+        if may_be_ids(ids.type) or not len(ids):
             return strings_of(ids)
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+    except (ValueError, TypeError) as error:  # pyarrow's are among them
         raise BadInputError(
             f"{where}: expected strings or integers, of one kind, in UTF-8: {error}"
         ) from error

@@ -106,7 +106,7 @@ def _moments(run: VectorsByType, entity_type: str) -> Any:
 
 def _similar(run: VectorsByType, entity_type: str, ids: Sequence[Any]) -> Similar:
     names = strings_given(ids, "similar_to").unique().to_pylist()
-    if isinstance(ids, str) or not 1 <= len(names) <= MOST_SIMILAR:
+    if not 1 <= len(names) <= MOST_SIMILAR:
         raise BadInputError(f"similar_to: expected a list of 1 to {MOST_SIMILAR} ids, found {ids!r}"[:200])
     vectors = run.find(entity_type, names)
     if unknown := [name for name in names if name not in vectors]:

@@ -134,10 +134,10 @@ class Run:
         lazy: dd.DataFrame = dataframe.from_map(read, self._parts_of(entity_type), meta=meta)
         return lazy
 
-    def vectors(self, entity_type: str) -> tuple[list[str], Floats]:
-        """Raw ids [N], and their embeddings, float32 [N, D], in the same order."""
+    def vectors(self, entity_type: str, *, max_rows: int | None = None) -> tuple[list[str], Floats]:
+        """Raw ids [N], and their embeddings, float32 [N, D], in the same order; `max_rows` as below."""
         none = np.empty((0, self.dimension(entity_type)), np.float32)
-        parts = list(self.iter_vectors(entity_type))
+        parts = list(self.iter_vectors(entity_type, max_rows=max_rows))
         names = [name for ids, _ in parts for name in ids.to_pylist()]
         return names, np.concatenate([none, *(vectors_ND for _, vectors_ND in parts)])
 
@@ -149,12 +149,11 @@ class Run:
         With `max_rows`, the first rows only, evenly from all partitions.
         """
         parts = self._parts_of(entity_type)
-        limit = sys.maxsize if max_rows is None else -(-max_rows // len(parts))
+        most = sys.maxsize if max_rows is None else max_rows
         for part in parts:
-            left = limit
-            for ids, vectors_ND in remapped.iter_part(
-                self.embedding_path, entity_type, part, min(limit, batch_rows)
-            ):
+            left = most * (part + 1) // len(parts) - most * part // len(parts)
+            rows = max(1, min(left, batch_rows))
+            for ids, vectors_ND in remapped.iter_part(self.embedding_path, entity_type, part, rows):
                 yield ids[:left], vectors_ND[:left]
                 left -= len(ids)
                 if left <= 0:

@@ -168,11 +168,8 @@ def sampled(run: Run, entity_type: str, num_rows: int) -> tuple[list[str], Float
 
     Rows lie in the order of a hash of their ids, so the first rows of every partition are a random sample.
     """
-    none = np.empty((0, run.dimension(entity_type)), np.float32)
-    parts = list(run.iter_vectors(entity_type, max_rows=num_rows))
-    ids = [raw_id for names, _ in parts for raw_id in names.to_pylist()][:num_rows]
-    vectors_ND = np.concatenate([none, *(part_ND for _, part_ND in parts)])[:num_rows]
-    is_finite_N = np.isfinite(vectors_ND).all(1)
+    ids, vectors_ND = run.vectors(entity_type, max_rows=num_rows)
+    is_finite_N = np.logical_and.reduce(np.isfinite(vectors_ND), axis=1)
     return [*compress(ids, is_finite_N)], vectors_ND[is_finite_N]
 
 

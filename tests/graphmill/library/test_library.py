@@ -58,7 +58,8 @@ def test_a_run_shows_its_record_and_its_embeddings(output: Path) -> None:
     assert run.dimension("user") == DIMENSION
     assert (run.status, run.metrics, run.stages["etl"]["num_rows"]) == ("done", {"mrr": 0.25}, 7)
     assert "user: 700" in repr(run)
-    assert graphmill.open(str(output / "run.json")).num_entities == run.num_entities
+    for same in (output, output / "run.json", str(output / "run.json")):
+        assert graphmill.open(same).num_entities == run.num_entities
 
 
 def test_embeddings_equal_the_files(output: Path, vectors: np.ndarray) -> None:
@@ -104,6 +105,8 @@ def test_the_first_rows_come_from_every_partition(output: Path) -> None:
     run = graphmill.open(str(output))
     found = [name for ids, _ in run.iter_vectors("user", max_rows=10) for name in ids.to_pylist()]
     assert found == [*(f"u{number}" for number in range(5)), *(f"u{number}" for number in range(400, 405))]
+    for num in (0, 1, 7, 600, 9999):
+        assert sum(len(ids) for ids, _ in run.iter_vectors("user", max_rows=num)) == min(num, NUM_USERS)
 
 
 def test_missing_types_and_ids_are_refused(output: Path, tmp_path: Path) -> None:
@@ -173,7 +176,8 @@ def test_like_a_left_join(tmp_path: Path, world: World) -> None:
         assert found.column_names == ["id", "vector", "has_vector"]
         assert found["vector"].to_pylist() == [known.get(each) for each in ids]
         assert found["has_vector"].to_pylist() == [True, False, False, False, True, True]
-    assert len(run.features("user", [])) == 0
+    for empty in ([], np.array([]), pd.Series([], dtype=float)):
+        assert len(run.features("user", empty)) == 0
     assert run.features("user", np.array([1, 2]))["id"].to_pylist() == ["1", "2"]
 
 
@@ -211,10 +215,15 @@ def test_wrong_questions(tmp_path: Path, world: World) -> None:
     for ids, options, message in (
         ([1.5], {}, "expected strings or integers, found double"),
         (["a", 1], {}, "expected strings or integers"),
+        *(
+            (one, {}, "ids: expected several, in a list or a column, found ")
+            for one in (user, b"a", 5, None, np.array(user), np.array([["a"]]), pd.DataFrame({"id": ["a"]}))
+        ),
+        (["\udc80"], {}, "expected strings or integers, of one kind, in UTF-8: .*surrogates"),
         ([user], {"components": 7}, "components: expected 1 to 6"),
         ([user], {"components": 0}, "components: expected 1 to 6"),
         ([user], {"similar_to": ["nobody"]}, "found 1 others: 'nobody'"),
-        ([user], {"similar_to": user}, "expected a list"),
+        ([user], {"similar_to": user}, "similar_to: expected several"),
         ([user], {"similar_to": []}, "expected a list"),
         ([user], {"similar_to": [user], "components": 1}, "found both"),
     ):
@@ -222,6 +231,8 @@ def test_wrong_questions(tmp_path: Path, world: World) -> None:
             run.features("user", ids, **options)
     with pytest.raises(NotFoundError):
         run.features("shop", [user])
+    with pytest.raises(BadInputError, match="ids: expected several"):
+        run.find("user", user)
 
 
 @settings(max_examples=30)
