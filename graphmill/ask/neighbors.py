@@ -25,7 +25,8 @@ from graphmill.ask.scan import TopK
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError, closest, suggestion
-from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.formats.parquet import are_vectors, iter_columns, open_parquet
+from graphmill.formats.raw_ids import is_text
 from graphmill.model import comparators
 from graphmill.vocab import Side
 
@@ -165,14 +166,9 @@ def _open(uri: str) -> VectorTable:
         fields = list(parquet.schema_arrow)
         if [field.name for field in fields[:3]] == ["id", "type", "embedding"]:
             fields = fields[:3]  # those behind, such as num_edges, are neither ids nor vectors
-    vectors = [
-        field.name
-        for field in fields
-        if pa.types.is_list(field.type) or pa.types.is_fixed_size_list(field.type)
-        if pa.types.is_floating(field.type.value_type)
-    ]
-    ids = [f.name for f in fields if pa.types.is_string(f.type) or pa.types.is_integer(f.type)]
-    if [pa.types.is_string(f.type) for f in fields] == [True, True, False]:  # id, type, vector: ours
+    vectors = [field.name for field in fields if are_vectors(field.type)]
+    ids = [field.name for field in fields if is_text(field.type) or pa.types.is_integer(field.type)]
+    if [is_text(field.type) for field in fields] == [True, True, False]:  # id, type, vector: ours
         ids = ids[:1]
     if len(vectors) != 1 or len(ids) != 1:
         raise FormatError(
@@ -219,12 +215,10 @@ def along_relation(
     The id itself is among them only `with_itself`, or where a training edge of the relation is a loop.
 
     Raises:
-        ConfigError: there is no such relation, the model has a bias, or its training has not ended.
+        ConfigError: there is no such relation, or its training has not ended.
         NotFoundError: the type at this end has no such id, or there is no checkpoint.
         FormatError: the vectors of `folder`, the ids or the parameters are not of one model.
     """
-    if config.bias:
-        raise ConfigError("--relation: a model with bias cannot be asked")
     trained = TrainedRun(config, *find_model(config, config.remap.checkpoint_version, folder))
     relation = relation_of(trained, read_parameters(trained), number_of(trained, name))
     side = Side.LHS if inverse else Side.RHS

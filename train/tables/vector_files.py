@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.parquet import bounds, open_parquet
+from graphmill.formats.parquet import are_vectors, bounds, open_parquet
 from graphmill.formats.raw_ids import may_be_ids, strings_of
 
 ID, VALUES = "id", "embedding"
@@ -116,7 +116,7 @@ def _checked_rows(uri: str) -> int:
         schema = parquet.schema_arrow
         for name, is_accepted, wanted in (
             (ID, may_be_ids, "string or integer"),
-            (VALUES, _is_vector, "a list of floats"),
+            (VALUES, are_vectors, "a list of floats"),
         ):
             kind = schema.field(name).type if name in schema.names else None
             if kind is None or not is_accepted(kind):
@@ -126,12 +126,6 @@ def _checked_rows(uri: str) -> int:
                 )
         num_rows: int = parquet.metadata.num_rows
         return num_rows
-
-
-def _is_vector(kind: pa.DataType) -> bool:
-    types = pa.types
-    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    return bool(is_list and types.is_floating(kind.value_type))
 
 
 def _row_bytes(parquet: pq.ParquetFile) -> int:

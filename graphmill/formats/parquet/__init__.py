@@ -60,6 +60,13 @@ def check_schema(parquet: pq.ParquetFile, expected: Mapping[str, tuple[pa.DataTy
             raise FormatError(f"{uri}: column {column!r}: expected {wanted}, found {kind}")
 
 
+def are_vectors(kind: pa.DataType) -> bool:
+    """Whether values of a type are lists of floats."""
+    types = pa.types
+    is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
+    return bool(is_list and types.is_floating(kind.value_type))
+
+
 def iter_columns(
     parquet: pq.ParquetFile,
     uri: str,

@@ -71,11 +71,17 @@ def test_vectors_that_are_no_numbers(tmp_path: Path, rows: np.ndarray) -> None:
 
 def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray) -> None:
     (tmp_path / "user").mkdir()
-    lists = pa.array(list(rows.astype(np.float64)), pa.list_(pa.float64()))
-    pq.write_table(pa.table({"emb": lists, "nid": range(50)}), tmp_path / "user/embed-00000_00000.parquet")
-    entity_type, found = neighbors(str(tmp_path), "7", 3)
-    assert entity_type == "user"
-    assert [f"n{each.id}" for each in found] == [name for name, _ in cosines(rows, 7)[:3]]
+    names = pa.array(map(str, range(50)))
+    for kind, ids in (
+        (pa.list_(pa.float64()), pa.array(range(50))),
+        (pa.large_list(pa.float32()), names.cast(pa.large_string())),  # as polars writes them
+        (pa.list_(pa.float16(), DIMENSION), names.dictionary_encode()),
+    ):
+        lists = pa.array(list(rows.astype(np.float64)), kind)
+        pq.write_table(pa.table({"emb": lists, "nid": ids}), tmp_path / "user/embed-00000_00000.parquet")
+        entity_type, found = neighbors(str(tmp_path), "7", 3)
+        assert entity_type == "user"
+        assert [f"n{each.id}" for each in found] == [name for name, _ in cosines(rows, 7)[:3]]
 
 
 @pytest.mark.parametrize("names", [{}, {"id": "nid", "type": "kind", "embedding": "emb"}])
@@ -104,11 +110,11 @@ def published(tmp_path: Path) -> Callable[..., World]:
 
 
 @pytest.mark.parametrize(
-    ("comparator", "operator", "dynamic", "side"),
-    pairs(["dot", "cos", "l2", "squared_l2"], [*OPERATORS], [False, True], list(Side)),
+    ("comparator", "operator", "dynamic", "bias", "side"),
+    pairs(["dot", "cos", "l2", "squared_l2"], [*OPERATORS], [False, True], [False, True], list(Side)),
 )
-def test_relations_are_asked_as_the_model_would(published, operator, comparator, dynamic, side):
-    world = published(operator=operator, comparator=comparator, dynamic=dynamic, loops=False)
+def test_relations_are_asked_as_the_model_would(published, operator, comparator, dynamic, bias, side):
+    world = published(operator=operator, comparator=comparator, dynamic=dynamic, bias=bias, loops=False)
     relation, name = (2, "buys") if dynamic else (1, "follows")
     types, path = world.types(relation), world.config.embedding_path
     asked, best = world.name(types[side.other], 4), world.best(relation, side, 3)
@@ -136,7 +142,6 @@ def test_relations_that_cannot_be_asked(tmp_path: Path, published: Callable[...,
         along_relation(config, config.embedding_path, asked, 3, "r7", False)
     relations = [each.model_dump() | {"operator": "translation"} for each in config.relations]
     for changes, message in (
-        ({"bias": True}, "a model with bias"),
         ({"relations": relations}, r"no parameter 'rhs_operators\.1\.translation' of the operator trans"),
     ):
         other = configuration.from_mapping(config.model_dump() | changes)
