@@ -235,9 +235,7 @@ def convert_input(
 
 @command.command(epilog="Examples: graphmill report output/fb15k237, graphmill report monday tuesday")
 @click.argument("uris", metavar="URI...", nargs=-1, required=True)
-@click.option(
-    "--output", metavar="FILE", default="comparison.html", show_default=True, help="File of the comparison."
-)
+@click.option("--output", metavar="FILE", help="Default: report.html in the run; comparison.html of several.")
 @click.option("--labels", metavar="FILE", help="Colour the map by a column of this file (parquet or CSV).")
 @click.option(
     "--label-columns",
@@ -251,7 +249,7 @@ def convert_input(
 @output_options
 def report(
     uris: tuple[str, ...],
-    output: str,
+    output: str | None,
     labels: str | None,
     label_columns: tuple[str, str],
     entity_type: str | None,
@@ -269,11 +267,11 @@ def report(
     runs = [Run(uri) for uri in uris]
     if len(runs) == 1:
         colours = Labels(labels, label_columns, entity_type) if labels else None
-        terminal.say(reports.write(runs[0], colours, Run(before) if before else None))
+        terminal.say(reports.write(runs[0], colours, Run(before) if before else None, output))
     elif labels or before:
         raise click.UsageError("--labels, --before: expected one run, found several")
     else:
-        reports.write_comparison(runs, output)
+        reports.write_comparison(runs, output := output or "comparison.html")
         terminal.say(output)
 
 

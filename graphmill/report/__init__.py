@@ -26,20 +26,18 @@ NAME = "report.html"
 log = logging.getLogger("graphmill")
 
 
-def write(run: Run, labels: Labels | None = None, before: Run | None = None) -> str:
-    """Write the run's report beside its run.json, and return the report's URI.
+def write(run: Run, labels: Labels | None = None, before: Run | None = None, uri: str | None = None) -> str:
+    """Write the run's report, and return the report's URI.
 
     Args:
         run: the run.
         labels: colours of the map; without them, each entity type has a colour.
         before: a run with earlier embeddings, to tell how far vectors have moved.
+        uri: where to; None: beside its run.json.
     """
-    uri = storage.join(run.uri, NAME)
-    there = storage.read_bytes(uri) if storage.exists(uri) else b""
-    if there and b" - GraphMill</title>" not in there:
-        raise FormatError(f"{uri}: expected the report of a run, found another's file; move it away")
+    uri = uri or storage.join(run.uri, NAME)
     log.info("report: drawing the charts, and the map of the vectors")
-    storage.write_text(uri, render(page_of(run, labels, before)))
+    _write(uri, page_of(run, labels, before))
     return uri
 
 
@@ -57,7 +55,15 @@ def write_at(record_uri: str, embedding_path: str | None, init_path: str | None 
 
 def write_comparison(runs: Sequence[Run], uri: str) -> None:
     """Write a report that shows `runs` side by side to the file `uri`."""
-    storage.write_text(uri, render(page_of_runs(runs)))
+    _write(uri, page_of_runs(runs))
+
+
+def _write(uri: str, page: Page) -> None:
+    """Write the page in the place of an earlier one; refuse to replace another file."""
+    there = storage.read_bytes(uri) if storage.exists(uri) else b""
+    if there and b" - GraphMill</title>" not in there:
+        raise FormatError(f"{uri}: expected a report, found another's file; move it away")
+    storage.write_text(uri, render(page))
 
 
 def page_of(run: Run, labels: Labels | None = None, before: Run | None = None) -> Page:

@@ -14,7 +14,7 @@ from graphmill.report.charts import bars
 from graphmill.report.page import Block, Note, Page, PageSection, PageTable, PageTile, Tiles
 from graphmill.report.results import band_name
 from graphmill.report.stages import CURVE, SPEED, epoch_chart, epoch_series, speed, value_of
-from graphmill.run.reading import flattened, mapping, records, total, verdict
+from graphmill.run.reading import flattened, mapping, records, same_edges, total, verdict
 from graphmill.storage.redaction import redacted
 
 SHOWN_CHARS = 300
@@ -147,13 +147,13 @@ def _metrics(runs: Named) -> Iterator[Block]:
     best = {row: _best(key, values[key]) for row, key in enumerate(keys)}
     marked = {row: column + 1 for row, column in best.items() if column is not None}
     yield PageTable("Metrics", ["metric", *runs], rows, best=marked, note=BEST)
-    counts = {run.metrics.get("num_edges") for run in runs.values()}
-    if len(counts) > 1:
-        yield Note("The runs ranked different numbers of edges; compare with care.", "warning")
+    evaluated = {name: mapping(run.stages, "evaluate") for name, run in runs.items()}
+    first, *others = [entry for entry in evaluated.values() if "metrics" in entry] or [{}]
+    if not all(same_edges(first, entry) for entry in others):
+        yield Note("The runs ranked other edges, or in another way; compare with care.", "warning")
     if "mrr" in keys:
         ranked = {name: run.metrics["mrr"] for name, run in runs.items() if "mrr" in run.metrics}
         yield from bars("mrr", "MRR", "MRR", list(ranked), {"mrr": list(ranked.values())}, note=HIGH)
-    evaluated = {name: mapping(run.stages, "evaluate") for name, run in runs.items()}
     bands = {
         name: {band_name(band): _both_sides(band) for band in records(entry, "metrics_by_degree")}
         for name, entry in evaluated.items()

@@ -23,7 +23,7 @@ from graphmill.formats import remapped
 from graphmill.library import Run
 from graphmill.report.charts import COLOURS, REST, Chart, bars, to_json
 from graphmill.report.overview import names, page_of_runs
-from graphmill.report.page import PageTable, render
+from graphmill.report.page import Note, PageTable, render
 from tests.forked import Forks
 from tests.graphmill.report.browser import show, show_probed
 from tests.graphmill.smallest import GRAPH
@@ -306,6 +306,20 @@ def test_the_comparison_shows_metrics_and_different_settings(tmp_path: Path) -> 
     assert best == {"mrr": "two", "mean_rank": "one"}  # a small rank is a good one; what is equal has no best
     assert [list(row) for row in tables["Settings"].rows] == [["dimension", "8", "16"]]
     assert "Versions" not in tables
+
+
+def test_runs_that_ranked_other_edges_hardly_compare(tmp_path: Path) -> None:
+    def warnings(*runs: Run) -> list[str]:
+        return [block.text for block in page_of_runs(runs).sections[0].blocks if isinstance(block, Note)]
+
+    one, two = two_runs(tmp_path)
+    assert not warnings(one, two)
+    evaluated = two.stages["evaluate"]
+    for changes in ({"split": "valid"}, {"filtered": False}, {"metrics": {"num_edges": 5}}):
+        two.record["stages"]["evaluate"] = evaluated | changes
+        assert warnings(one, two) == ["The runs ranked other edges, or in another way; compare with care."]
+    two.record["stages"]["evaluate"] = {}
+    assert not warnings(one, two)
 
 
 def test_a_browser_draws_the_comparison(tmp_path: Path) -> None:

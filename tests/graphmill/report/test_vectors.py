@@ -140,6 +140,19 @@ def test_the_command_takes_labels_and_a_run_before(tmp_path: Path, run: Run, vec
     assert two.exit_code == 2
 
 
+def test_a_report_may_lie_elsewhere_and_replaces_no_other_file(tmp_path: Path, run: Run) -> None:
+    for runs, name in (([run.uri], "one.html"), ([run.uri, run.uri], "two.html")):
+        words = ["report", *runs, "--output", str(tmp_path / name)]
+        for _ in range(2):  # a report is replaced
+            assert CliRunner().invoke(command, words).exit_code == 0
+        assert " - GraphMill</title>" in (tmp_path / name).read_text()
+        (tmp_path / name).write_text("notes")
+        refused = CliRunner().invoke(command, words)
+        assert f"{name}: expected a report" in str(refused.exception)
+        assert (tmp_path / name).read_text() == "notes"
+    assert not (tmp_path / "run/report.html").exists()
+
+
 def test_drift_is_the_cosine_of_the_same_ids(tmp_path: Path, run: Run, vectors_ND: Floats) -> None:
     turned_ND = vectors_ND.copy()
     turned_ND[:20] = -turned_ND[:20]
