@@ -262,6 +262,23 @@ def test_every_page_that_the_code_cites_exists() -> None:
     assert not [each for each in cited if not (REPOSITORY / each[1]).exists()]
 
 
+def test_extras_that_are_named_exist() -> None:
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    sources = [
+        path
+        for folder in ("graphmill", "etl", "train", "remap")
+        for path in (REPOSITORY / folder).rglob("*.py")
+    ]
+    texts = [path.read_text() for path in (*PAGES, *(REPOSITORY / "examples").iterdir(), *sources)]
+    named = {
+        name
+        for text in texts
+        for names in re.findall(r"graphmill\[([\w,]+)\]", text)
+        for name in names.split(",")
+    }
+    assert {"map", "notebook", "stores"} <= named <= {*extras}
+
+
 def test_the_architecture_has_all_rooms_and_draws_the_contracts_between_them() -> None:
     page = (REPOSITORY / "docs/explanation/architecture.md").read_text()
     settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
