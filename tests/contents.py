@@ -1,4 +1,4 @@
-"""All files of a folder, to tell whether a test's subject has changed any."""
+"""Files of a folder: all, to tell whether a test's subject has changed any, and damaged ones."""
 
 from pathlib import Path
 
@@ -11,3 +11,10 @@ def contents(folder: str | Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()
     }
+
+
+def flip_a_bit(path: Path) -> None:
+    """Damage a file in its middle."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)

@@ -1,5 +1,6 @@
 """Small graphs for the tests: written as raw tables, read back from the stage's output as raw edges."""
 
+import json
 import pickle
 import sys
 from collections import Counter
@@ -10,6 +11,8 @@ from typing import Any, NamedTuple
 
 import h5py
 import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 
 from etl import job
@@ -96,6 +99,21 @@ def write_parquet(path: Path, row_group_rows: int = 1 << 20, **columns: Any) -> 
     """A parquet file of the given columns; its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path, row_group_size=row_group_rows)
+    return str(path)
+
+
+def write_table(path: Path, rows: list[dict[str, Any]], row_group_rows: int = 1 << 20) -> str:
+    """A file of rows, in the format that its suffix says; its path."""
+    table = pa.Table.from_pylist(rows)
+    match path.suffix:
+        case ".parquet":
+            pq.write_table(table, path, row_group_size=row_group_rows)
+        case ".orc":
+            paorc.write_table(table, path)
+        case ".csv":
+            pacsv.write_csv(table, path)
+        case ".jsonl":
+            path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
     return str(path)
 
 

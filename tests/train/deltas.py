@@ -6,7 +6,7 @@ of `new_edges`: a few old ids, and new ones. Weights, where the tables have them
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -126,6 +126,11 @@ class TwoDays:
         config = self.config("one", **settings)
         job.run(config, self.client)
         return config
+
+    def trained(self, **settings: Any) -> Self:
+        """Train the first day; these days."""
+        self.train_first(**settings)
+        return self
 
     def second(self, name: str = "two-checkpoint", **settings: Any) -> Config:
         """The configuration of a delta."""

@@ -68,6 +68,11 @@ def changed(config: Config, **settings) -> Config:
     return from_mapping(config.model_dump() | settings)
 
 
+def with_train(config: Config, **settings) -> Config:
+    """The configuration with other settings of its section `train`."""
+    return changed(config, train=config.model_dump()["train"] | settings)
+
+
 def write_graph(config: Config, counts, triples, weight=None, path=None) -> None:
     """Counts and bucket files of triples [E, 3] of global ids: id i is row i // P of partition i % P."""
     for name, count in counts.items():
@@ -179,8 +184,15 @@ def assert_checksums(checkpoint_path: str) -> None:
         assert xxhash.xxh3_128_hexdigest(content) == checksum, name
 
 
-def write_bare_checkpoint(path: Path, version: int, rows) -> None:
-    """A checkpoint without optimizer, model or configuration, as PBG takes it: rows by type and partition."""
+def write_bare_checkpoint(path: Path, version: int, config) -> dict[tuple[str, int], Any]:
+    """A checkpoint without optimizer, model or configuration, as PBG takes it.
+
+    Returns its rows by type and partition: random ones, in float64.
+    """
+    rng = np.random.default_rng(1)
+    keys = [(name, part) for name, each in config.entities.items() for part in range(each.num_partitions)]
+    counts = [entity_counts.read_count(str(config.entity_path), *key) for key in keys]
+    rows = {key: rng.normal(size=(num, config.dimension)) for key, num in zip(keys, counts, strict=True)}
     path.mkdir()
     (path / "checkpoint_version.txt").write_text(str(version))
     stems = {"model": None} | {f"embeddings_{name}_{part}": own for (name, part), own in rows.items()}
@@ -189,3 +201,4 @@ def write_bare_checkpoint(path: Path, version: int, rows) -> None:
             hdf5.attrs["format_version"] = 1
             if own is not None:
                 hdf5["embeddings"] = own
+    return rows

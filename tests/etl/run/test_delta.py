@@ -39,6 +39,7 @@ from tests.etl.run.test_go_on import figures_of, finished_steps
 from tests.etl.run.test_lakes import WRITERS, graph, some_rows
 from tests.forked import Kill
 
+pytestmark = pytest.mark.slow
 File = list[tuple[int, str, int, float]]  # lhs, relation, rhs, weight
 # of figures that tell what a run has read
 OF_THE_WORK = {"step_seconds", "num_chunks", "bytes_in", "bytes_out", "delta", "delta_reason"}
@@ -165,7 +166,6 @@ SHAPES = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.slow
 @given(days=DAYS, shape=SHAPES)
 @settings(max_examples=6)
 def test_the_same_bytes_as_anew(near_client, tmp_path_factory, days, shape):
@@ -188,7 +188,6 @@ def write_window(root: Path, rng_of: Sequence[int], least: int = 0) -> None:
     write_files(root / "raw/second", {"z": [(0, "saw", 0, 0.5)]})
 
 
-@pytest.mark.slow
 def test_a_window_moves(near_client: Client, tmp_path: Path) -> None:
     """Only a new file is read, and told to training; on the next days nothing is new, and a file changes."""
     shape = {"weights": True, "splits": True}
@@ -215,7 +214,6 @@ def test_a_window_moves(near_client: Client, tmp_path: Path) -> None:
     assert (delta["files_added"], delta["files_gone"], delta["edges_added"]) == (1, 1, 2)
 
 
-@pytest.mark.slow
 def test_a_row_returns_when_its_twin_goes(near_client: Client, tmp_path: Path) -> None:
     shape = {"drops": True, "weights": True}
     twin = (1, "saw", 2, 0.5)
@@ -227,7 +225,6 @@ def test_a_row_returns_when_its_twin_goes(near_client: Client, tmp_path: Path) -
         assert [edge.weight for edge in found if edge.lhs == "u1"] == [2.0 if day else 0.5]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("drops", "dynamic"), [(False, True), (True, False)])
 def test_rows_take_out_equal_edges(near_client: Client, tmp_path: Path, drops: bool, dynamic: bool) -> None:
     """Edges come back when the rows that took them out go; ids of such rows alone are not indexed."""
@@ -272,7 +269,6 @@ def test_rows_that_take_out_edges_need_tables_before(near_client: Client, tmp_pa
         job.run(changed(config, {"tables": tables}), near_client)
 
 
-@pytest.mark.slow
 def test_tables_of_entities(near_client: Client, tmp_path: Path) -> None:
     """A file that the earlier run had is not read again; its ids stay."""
     shape = {"listed": True}
@@ -287,7 +283,6 @@ def test_tables_of_entities(near_client: Client, tmp_path: Path) -> None:
     assert (figures["delta"]["edges_kept"], figures["delta"]["edges_gone"]) == (201, 0)
 
 
-@pytest.mark.slow
 def test_moved_tables_are_told(near_client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """All edges would be trained as new ones."""
     write_window(tmp_path, range(2))
@@ -326,7 +321,6 @@ def without(paths: Sequence[Path]) -> Iterator[None]:
         path.write_bytes(content)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
@@ -377,7 +371,6 @@ def test_what_the_key_needs(two_days: Path) -> None:
             job.check(changed(config, etl))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", WRITERS)
 def test_a_lake_gets_rows(near_client: Client, tmp_path: Path, kind: str) -> None:
     """Files that both snapshots have are kept; one whose rows were deleted since is another file."""

@@ -22,6 +22,7 @@ from graphmill.config import Config
 from graphmill.display import progress
 from graphmill.errors import FormatError, RawTableError, StorageError
 from graphmill.storage import fs
+from tests.contents import flip_a_bit
 from tests.etl.graphs import config_of, files_under, write_parquet
 
 STEPS = ["plan", "encode", "partitions", "index", "translate", "merge"]
@@ -190,12 +191,6 @@ def stopped_before(step: str, client: Client, config: Config) -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(StorageError, match="stopped"):
         patch.setattr("etl.run.work.run_tasks", run_tasks)
         job.run(config, client)
-
-
-def flip_a_bit(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def cut_short(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import signal
 import sys
 from pathlib import Path
@@ -20,14 +19,12 @@ from graphmill.cluster import tasks
 from graphmill.config import Config
 from tests import REPOSITORY
 from tests.etl.graphs import config_of, files_under, run_saved, saved, write_parquet
-from tests.etl.run.test_go_on import figures_of, finished_steps
+from tests.etl.run.test_go_on import figures_of, finished_steps, hidden
 from tests.forked import Forks, Kill
-from tests.processes import DEADLINE_S, running
+from tests.processes import DASK_SUBMIT, DEADLINE_S, full_disk, running
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
-
-DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 
 
 def graph_config(root: Path, number: int, num_edges: int = 2_000) -> Config:
@@ -60,10 +57,6 @@ def folders(root: Path) -> dict[str, dict[str, bytes]]:
     """Content of each output folder that is there under its name."""
     named = [root / "out" / name for name in ("entities", "edges/train", "edges/test")]
     return {folder.name: files_under(folder) for folder in named if folder.exists()}
-
-
-def hidden(root: Path) -> list[Path]:
-    return list((root / "out").rglob(".*"))
 
 
 @pytest.fixture(scope="module")
@@ -148,12 +141,8 @@ def test_the_command_killed_with_its_workers_and_then_a_worker(old: Path, new_ou
 def run_with_limit() -> None:
     """Run where no file may grow beyond the limit: for the writer it is the same as a full disk."""
     tasks.RETRY_DELAYS_S = ()
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]), resource.RLIM_INFINITY))
-    try:
+    with full_disk(int(sys.argv[2])):
         run_saved()
-    finally:  # the limit is for the error's own file too
-        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
 def test_a_full_disk(near_client: Client, forked: Forks, old: Path, new_output: dict[str, Any]) -> None:

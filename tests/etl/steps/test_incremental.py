@@ -75,19 +75,29 @@ def test_rare_ids_of_the_earlier_index_stay(near_client: Client, tmp_path: Path)
     assert {edge.lhs for edge in all_edges(config)} == {"old", "newer"}
 
 
-def test_dynamic_relations_keep_their_numbers(near_client: Client, tmp_path: Path) -> None:
-    for day, names in enumerate((["m", "z"], ["a", "z", "b"]), start=1):
-        path = write_parquet(tmp_path / f"{day}.parquet", l=["x"] * len(names), r=names, t=["y"] * len(names))
+def test_dynamic_relations_are_numbered_by_name_and_keep_their_numbers(near_client, tmp_path):
+    constant = {"path": write_parquet(tmp_path / "0.parquet", l=["x"], t=["q"]), "relation": "middle"}
+    known: list[str] = []
+    for day, names, new in (
+        (1, ["zeta", "éa", "alpha"], ["alpha", "middle", "zeta", "éa"]),
+        (2, ["b", "zeta", "a"], ["a", "b"]),
+    ):
+        ends = [f"e{name}" for name in names]
+        named = write_parquet(tmp_path / f"{day}.parquet", 2, l=["x"] * 3, r=names, t=ends)
         config = config_of(
             tmp_path / f"out{day}",
-            [{"path": path, "relation_column": "r"}],
+            [{"path": named, "relation_column": "r"}, constant],
             entities={"n": 2},
             dynamic=True,
+            chunk_rows=1,
             previous_entity_path=str(tmp_path / "out1/entities") if day == 2 else None,
         )
-        job.run(config, near_client)
-        assert all_edges(config) == Counter(RawEdge("n", "x", name, "n", "y") for name in names)
-    assert entity_counts.read_relation_names(config.entity_path) == ["m", "z", "a", "b"]
+        figures = job.run(config, near_client)
+        known += new
+        assert entity_counts.read_relation_names(config.entity_path) == known
+        assert entity_counts.read_relation_count(config.entity_path) == figures["num_relations"] == len(known)
+        edges = [*zip(names, ends, strict=True), ("middle", "q")]
+        assert all_edges(config) == Counter(RawEdge("n", "x", name, "n", rhs) for name, rhs in edges)
 
 
 def test_changes_that_move_ids_are_refused(near_client: Client, tmp_path: Path) -> None:

@@ -162,14 +162,6 @@ def test_folders_that_name_relations_or_an_end(tmp_path: Path, rng: Generator) -
     check(tmp_path / "graph", [(a, "graph", relation) for a, _, relation, _ in edges], *ends)
 
 
-def test_types_that_ids_do_without_are_told(tmp_path: Path, rng: Generator) -> None:
-    rows = [(f"g{a}", "gene", f"d{b}", "disease") for a, b in rng.integers(0, 30, (300, 2)).tolist()]
-    path = tmp_path / "links.csv"
-    write(path, ["source", "source_type", "target", "target_type"], rows)
-    _, told = check(path, [(a, "links", b) for a, _, b, _ in rows])
-    assert "source_type, target_type: types of ids, which are left out" in told
-
-
 @pytest.mark.slow
 def test_a_split_by_time_is_written_as_a_comment(tmp_path: Path, rng: Generator) -> None:
     rows = pairs(rng)
@@ -329,6 +321,11 @@ FORMS = [
         "conceptnet.csv",
         "/a/[{n}/]\t/r/R{r}\t/c/en/a{a}\t/c/de/b{b}/n\t" + _OF_CONCEPTNET,
         "/c/en/a{a} /r/R{r} /c/de/b{b}/n",
+    ),
+    Form(
+        *("links.csv", "g{a},gene,d{b},disease", "g{a} links d{b}"),
+        head="source,source_type,target,target_type\n",
+        said="source_type, target_type: types of ids, which are left out",
     ),
     Form("r.tsv", '"a{a}"\t"b{b}"\t{r}', "a{a} r b{b}", '"from"\t"to"\t"n"\n', "quoting: true"),
     Form("r.csv", '"{n}","a{a}","b{b}"', "a{a} r b{b}", '"","from","to"\n'),

@@ -18,12 +18,10 @@ from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts
 from tests.etl.graphs import RawEdge, all_edges, check_entities, config_of, files_under, write_parquet
 
-ROWS = st.lists(
-    st.tuples(st.sampled_from("abcdef"), st.sampled_from("rst"), st.sampled_from("abcdef")),
-    min_size=1,
-    max_size=40,
-)
+IDS = st.sampled_from(["a", "b", "c", "7", "007"]) | st.text('aé\t"\n ,€😀', min_size=1, max_size=2)
+ROWS = st.lists(st.tuples(IDS, st.sampled_from("rst"), IDS), min_size=1, max_size=40)
 TYPES = {"r": ("user", "user"), "s": ("user", "item"), "t": ("item", "item")}
+KINDS = ("user", "item", "shop")  # of which the last is in no relation
 
 
 def edge_of(row: tuple[str, str, str]) -> RawEdge:
@@ -34,6 +32,9 @@ def edge_of(row: tuple[str, str, str]) -> RawEdge:
 @given(
     rows=ROWS,
     entity_count=st.integers(0, 3),
+    num_partitions=st.integers(1, 4),
+    one_item=st.booleans(),
+    seed=st.integers(0, 3),
     etl=st.fixed_dictionaries(
         {
             "min_relation_count": st.integers(0, 12),
@@ -43,15 +44,18 @@ def edge_of(row: tuple[str, str, str]) -> RawEdge:
         }
     ),
 )
-@settings(max_examples=12)
-def test_filters(near_client, tmp_path, rows, entity_count, etl):
+@settings(max_examples=16)
+def test_every_edge_that_passes_is_in_one_bucket_and_every_entity_has_one_index(
+    near_client, tmp_path, rows, entity_count, num_partitions, one_item, seed, etl
+):
     lhs, relation, rhs = zip(*rows, strict=True)
     path = write_parquet(tmp_path / "t.parquet", 7, l=list(lhs), r=list(relation), t=list(rhs))
     listed = write_parquet(tmp_path / "listed.parquet", n=["a", "isolated", "a"])
     config = config_of(
         tmp_path / "out",
         [{"path": path, "relation_column": "r"}],
-        entities={"user": 2, "item": 2},
+        entities=dict.fromkeys(KINDS, num_partitions) | ({"item": 1} if one_item else {}),
+        top={"seed": seed},
         relations=[(name, *types) for name, types in TYPES.items()],
         min_entity_count={"user": entity_count, "item": 1},
         chunk_rows=10,
@@ -75,7 +79,16 @@ def test_filters(near_client, tmp_path, rows, entity_count, etl):
         return
     figures = job.run(config, near_client)
     assert all_edges(config) == expected
-    check_entities(config, {kind: {raw for own, raw in entities if own == kind} for kind in ("user", "item")})
+    expected_ids = {kind: {raw for own, raw in entities if own == kind} for kind in KINDS}
+    check_entities(config, expected_ids)
+    assert {name: sum(counts) for name, counts in figures["num_entities"].items()} == {
+        name: len(each) for name, each in expected_ids.items()
+    }
+    assert figures["num_entities_outside_train"] == {
+        kind: sum(not degrees[kind, each] for each in ids) for kind, ids in expected_ids.items()
+    }
+    assert figures["num_rows"] == len(rows) + 3
+    assert figures["num_edges"] == {"train": expected.total()}
     assert figures["num_edges_left_out"] == {
         "self_loops": len(edges) - len(without_loops),
         "min_relation_count": len(without_loops) - len(common),

@@ -12,8 +12,6 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.json as pajson
-import pyarrow.orc as paorc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -23,7 +21,7 @@ from etl.tables.filters import expression, left_for_rows, rows_that_pass
 from etl.tables.ranges import find_ranges
 from graphmill.config.sections.etl import Filters
 from graphmill.errors import NotFoundError, RawTableError
-from tests.etl.graphs import write_parquet
+from tests.etl.graphs import write_parquet, write_table
 from tests.etl.tables.lakes import found_in, opened_files, read, rows_of
 
 VALUES = ["de", "a b", "a/b", "ä=%", "__HIVE_DEFAULT_PARTITION__", "07"]
@@ -73,31 +71,14 @@ def test_numbers_in_folders(tmp_path: Path) -> None:
         found_in(tmp_path, filters=[["hour", ">", 10]])
 
 
-COLUMNS = {"u": [f"u{n}" for n in range(40)], "i": ["x", "y"] * 20, "n": list(range(40))}
-TYPED: dict[str, Any] = COLUMNS | {
-    "w": [n / 2 for n in range(40)],
-    "at": [f"2026-11-{n % 28 + 1:02d}" for n in range(40)],
-}
-
-
-def write(folder: Path, suffix: str) -> Path:
-    path = folder / f"t.{suffix}"
-    if suffix == "parquet":
-        write_parquet(path, 4, **TYPED)
-    elif suffix == "orc":
-        paorc.write_table(pa.table(TYPED), path)
-    elif suffix == "csv":
-        lines = zip(*TYPED.values(), strict=True)
-        path.write_text("\n".join([",".join(TYPED), *(",".join(map(str, line)) for line in lines)]))
-    else:
-        path.write_text("\n".join(str(row).replace("'", '"') for row in pa.table(TYPED).to_pylist()))
-        assert pajson.read_json(path).num_rows == 40
-    return path
+TYPED = [
+    {"u": f"u{n}", "i": "xy"[n % 2], "n": n, "w": n / 2, "at": f"2026-11-{n % 28 + 1:02d}"} for n in range(40)
+]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "orc", "csv", "jsonl"])
 def test_filters_on_rows_of_each_format(tmp_path: Path, suffix: str) -> None:
-    path = write(tmp_path, suffix)
+    path = write_table(tmp_path / f"t.{suffix}", TYPED, 4)
     for filters, numbers in (
         ([["n", "in", [1, 3, 70]], ["i", "==", "y"]], [1, 3]),
         ([["u", "==", "u7"]], [7]),
@@ -112,7 +93,7 @@ def test_filters_on_rows_of_each_format(tmp_path: Path, suffix: str) -> None:
 
 
 def test_row_groups_without_such_rows_are_not_read(tmp_path: Path) -> None:
-    path = write(tmp_path, "parquet")
+    path = write_table(tmp_path / "t.parquet", TYPED, 4)
     for filters, cuts in (
         ([["n", ">=", 37]], [((9, 10), 36)]),
         ([["n", "in", [0, 39]]], [((0, 1), 0), ((9, 10), 36)]),

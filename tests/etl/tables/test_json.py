@@ -2,14 +2,11 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.orc as paorc
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,27 +19,18 @@ from etl.tables.read import read_whole
 from graphmill.config.sections.etl import EntityTableConfig, WholeTableConfig
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import rows as text_rows
+from tests.etl.graphs import write_table
 from tests.etl.tables.test_read_tables import rows_of, rows_of_ranges, table_of
 from tests.etl.tables.test_text import quarantined, read
 
 ENDS = {"lhs": "l", "rhs": "r"}
-HUGE = 123456789012345678901234567890
 
 
 def lines_of(*rows: Any) -> bytes:
     return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
-@pytest.mark.parametrize("chunk_bytes", [1, 1 << 20])
-def test_ids_of_several_types(tmp_path: Path, chunk_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
-    every = ["007", 7, "x", -(2**63), 2**63, HUGE, -HUGE, "é\n"]
-    for ids in (every, every[::-1]):
-        rows = [{"l": one, "r": ids[-1]} for one in ids]
-        expected = [(str(one), str(ids[-1])) for one in ids]
-        assert read(tmp_path / "t.jsonl", lines_of(*rows), **ENDS) == expected
-        nested = [{"e": {"l": one, "z": [one]}, "r": ids[-1]} for one in ids]
-        assert read(tmp_path / "t.jsonl", lines_of(*nested), lhs="e.l", rhs="r") == expected
+def test_zero_has_no_sign(tmp_path: Path) -> None:
     zeros = b'{"l": -0, "r": 1}\n{"l": "a", "r": 1}\n'
     assert read(tmp_path / "t.jsonl", zeros, **ENDS) == [("0", "1"), ("a", "1")]
 
@@ -130,7 +118,8 @@ def test_weights_and_filters_of_several_types(tmp_path: Path) -> None:
         assert [lhs for lhs, _ in found] == expected
 
 
-IDS = st.integers() | st.text('ab"\\\n\r€', min_size=1, max_size=5)
+EDGES = st.sampled_from(["007", 7, -(2**63), 2**63, 10**30, -(10**30)])
+IDS = EDGES | st.integers() | st.text('ab"\\\n\r€', min_size=1, max_size=5)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text("a", max_size=3)
 OTHERS = st.recursive(
     SCALARS,
@@ -145,16 +134,21 @@ OTHERS = st.recursive(
     range_bytes=st.integers(1, 200),
     chunk_bytes=st.integers(1, 200) | st.just(1 << 20),
     end=st.sampled_from(["\n", "\r\n", "\n\n"]),
+    is_nested=st.booleans(),
 )
 @settings(max_examples=2 * settings().max_examples)
-def test_any_rows(tmp_path_factory, rows, range_bytes, chunk_bytes, end):
+def test_any_rows(tmp_path_factory, rows, range_bytes, chunk_bytes, end, is_nested):
+    """Ids of several types in one column, which may be a field of a struct."""
     path = tmp_path_factory.getbasetemp() / "any.jsonl"
     lines = [json.dumps({"l": lhs, "r": rhs} | ({"z": z} if has_z else {})) for lhs, rhs, z, has_z in rows]
+    ends = ENDS
+    if is_nested:
+        ends, lines = {"lhs": "e.l", "rhs": "e.r"}, [f'{{"n": 1, "e": {line}}}' for line in lines]
     path.write_text("".join(line + end for line in lines), newline="")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
         patch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
-        found = rows_of_ranges(find_ranges("t", table_of(path, **ENDS), plain_file(str(path)), 1))
+        found = rows_of_ranges(find_ranges("t", table_of(path, **ends), plain_file(str(path)), 1))
     assert Counter(found) == Counter((str(lhs), str(rhs)) for lhs, rhs, *_ in rows)
 
 
@@ -165,29 +159,16 @@ EVENTS: list[dict[str, Any]] = [
 PATHS = {"lhs": "event.user", "rhs": "event.item.id", "relation_column": "event.kind", "weight": "event.w"}
 
 
-WRITERS: dict[str, Callable[[pa.Table, Path], object]] = {
-    "parquet": lambda table, path: pq.write_table(table, path, row_group_size=2),
-    "orc": paorc.write_table,
-    "jsonl": lambda table, path: path.write_bytes(lines_of(*table.to_pylist())),
-}
-Write = Callable[[list[dict[str, Any]]], str]
+@pytest.fixture(params=["parquet", "orc", "jsonl"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    return tmp_path / f"t.{request.param}"
 
 
-@pytest.fixture(params=WRITERS)
-def write(request: pytest.FixtureRequest, tmp_path: Path) -> Write:
-    def write_rows(rows: list[dict[str, Any]]) -> str:
-        path = tmp_path / f"t.{request.param}"
-        WRITERS[request.param](pa.Table.from_pylist(rows), path)
-        return str(path)
-
-    return write_rows
-
-
-def test_fields_of_structs(write: Write) -> None:
-    uri = write([*EVENTS, {"event": None, "at": 9}])
+def test_fields_of_structs(path: Path) -> None:
+    uri = write_table(path, [*EVENTS, {"event": None, "at": 9}], 2)
     with pytest.raises(RawTableError, match=r"row 6 .*column 'event\.user' \(lhs\): null"):
         rows_of(table_of(uri, lhs="event.user", rhs="at"), uri)
-    uri = write(EVENTS)
+    write_table(path, EVENTS, 2)
     expected = [(f"u{n}", str(n), "buys", n / 2) for n in range(1, 6)]
     assert rows_of(table_of(uri, **PATHS), uri, 2) == expected
     entities = EntityTableConfig(path=uri, type="item", id="event.item.id")
@@ -198,7 +179,7 @@ def test_fields_of_structs(write: Write) -> None:
             rows_of(table_of(uri, lhs=missing, rhs="at"), uri)
 
 
-def test_a_column_with_a_dot_in_its_name_comes_first(write: Write) -> None:
-    uri = write([{"a.b": "column", "a": {"b": "field", "c": "c"}, "c.d": {"e": "deep"}}])
+def test_a_column_with_a_dot_in_its_name_comes_first(path: Path) -> None:
+    uri = write_table(path, [{"a.b": "column", "a": {"b": "field", "c": "c"}, "c.d": {"e": "deep"}}])
     assert rows_of(table_of(uri, lhs="a.b", rhs="a.c"), uri) == [("column", "c")]
     assert rows_of(table_of(uri, lhs="c.d.e", rhs="a.c"), uri) == [("deep", "c")]

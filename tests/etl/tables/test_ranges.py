@@ -4,7 +4,6 @@ import gzip
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.orc as paorc
@@ -19,22 +18,6 @@ from etl.tables.ranges import FileRange, balanced, find_ranges, grouped
 from graphmill.config.sections.etl import TableConfig
 from graphmill.errors import RawTableError
 from tests.etl.tables.test_read_tables import NAMED, rows_of, rows_of_ranges, table_of
-
-
-def test_text_that_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", 1)
-    content = b"l\tr\n" + b"a\tb\n" * 100
-    (tmp_path / "t.tsv").write_bytes(content)
-    (tmp_path / "t.tsv.gz").write_bytes(gzip.compress(content))
-    (tmp_path / "t.tsv.zst").write_bytes(pa.compress(content, "zstd", asbytes=True))
-
-    def num_sources(name: str, **settings: Any) -> int:
-        found = find_ranges("t", table_of(tmp_path / name, **settings), plain_file(str(tmp_path / name)), 10)
-        assert rows_of_ranges(found) == [("a", "b")] * 100
-        return len(found)
-
-    assert num_sources("t.tsv") > 9
-    assert num_sources("t.tsv", quoting=True) == num_sources("t.tsv.gz") == num_sources("t.tsv.zst") == 1
 
 
 def test_a_bad_row_of_a_range_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,19 +75,23 @@ def test_encodings(tmp_path, encoding, compression, range_bytes, monkeypatch):
         assert read(path, content, encoding=encoding, lhs="l", rhs="r") == expected
 
 
-def test_text_of_one_byte_a_character_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("settings", "compression", "is_cut"),
+    [
+        *(({"encoding": each}, "", True) for each in ("utf-8", "latin-1", "cp1252")),
+        *(({"encoding": each}, "", False) for each in ("utf-16", "shift_jisx0213", "cp500")),
+        ({"quoting": True}, "", False),
+        *(({}, each, False) for each in COMPRESS if each),
+    ],
+)
+def test_text_is_cut_where_any_byte_tells_a_line_end(tmp_path, settings, compression, is_cut, monkeypatch):
     monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", 1)
-    path = tmp_path / "t.tsv"
-    lines = "é\tr\n" + "é\tü\n" * 50
-
-    def num_ranges(encoding: str) -> int:
-        path.write_bytes(lines.encode(encoding))
-        table = table_of(path, encoding=encoding)
-        assert rows_of(table, str(path)) == [("é", "ü")] * 50
-        return len(find_ranges("t", table, plain_file(str(path)), 5))
-
-    assert num_ranges("latin-1") == num_ranges("cp1252") > 5
-    assert num_ranges("utf-16") == num_ranges("shift_jisx0213") == num_ranges("cp500") == 1
+    path = tmp_path / f"t.tsv{compression}"
+    content = ("é\tr\n" + "é\tü\n" * 100).encode(settings.get("encoding", "utf-8"))
+    path.write_bytes(COMPRESS[compression](content))
+    found = find_ranges("t", table_of(path, **settings), plain_file(str(path)), 5)
+    assert rows_of_ranges(found) == [("é", "ü")] * 100
+    assert len(found) > 9 if is_cut else len(found) == 1
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-le", "utf-16-be"])
@@ -241,10 +245,8 @@ def write(path: Path, writer: Writer, rows: list[tuple[str, ...]], form: dict[st
     chunk_rows=st.integers(1, 9),
 )
 def test_quoted_text(
-    tmp_path_factory: pytest.TempPathFactory, files: list[list[tuple[str, str, str]]], writer: Writer,
-    compression: str, sep: str, end: str, quoting: int, encoding: str, header: bool,
-    chunk_bytes: int, chunk_rows: int,
-) -> None:  # fmt: skip
+    tmp_path_factory, files, writer, compression, sep, end, quoting, encoding, header, chunk_bytes, chunk_rows
+):
     if end != "\r\n" and any(
         set(field) & {"\r", "\n"} for rows in files for row in rows for field in row
     ):  # `csv` quotes only the line end that it writes
@@ -277,9 +279,8 @@ def test_quoted_text(
     num_workers=st.integers(1, 5),
 )
 def test_plain_text(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str, str]], compression: str, end: str,
-    encoding: str, header: bool, range_bytes: int, chunk_bytes: int, num_workers: int,
-) -> None:  # fmt: skip
+    tmp_path_factory, rows, compression, end, encoding, header, range_bytes, chunk_bytes, num_workers
+):
     path = tmp_path_factory.getbasetemp() / f"plain.tsv{compression}"
     lines = [("l", "r", "z")] * header + rows
     content = "".join("\t".join(line) + end for line in lines).encode(encoding)

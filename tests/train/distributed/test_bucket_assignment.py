@@ -88,9 +88,14 @@ def play(assignment, keys, num_workers, draw, *, loses_done=True):
 @settings(max_examples=50)
 @given(num_lhs=partitions, num_rhs=partitions, seed=seeds, num=sizes, from_one=st.booleans(), data=st.data())
 def test_dynamic(keys, num_lhs, num_rhs, seed, num, from_one, data):
-    order = ordered_buckets("random", num_lhs, num_rhs, seed)
-    done = play(Dynamic(order, keys, from_one=from_one), keys, num, data.draw)
+    """With `from_one` a bucket waits until one of its partitions has been trained."""
+    order, loses_done = ordered_buckets("random", num_lhs, num_rhs, seed), data.draw(st.booleans())
+    done = play(Dynamic(order, keys, from_one=from_one), keys, num, data.draw, loses_done=loses_done)
     assert sorted(done) == everything(num_lhs, num_rhs)
+    trained = keys(done[0])
+    for bucket in done if from_one and not loses_done else ():
+        assert not trained.isdisjoint(keys(bucket))
+        trained |= keys(bucket)
 
 
 @pytest.mark.slow
@@ -186,19 +191,6 @@ def test_parts_go_from_none_to_all(num, seed, size, is_dynamic):
     assert all(0 <= before < after <= 1 for before, after in parts)
     if not is_dynamic:
         assert len(set(parts)) == len(rounds)
-
-
-@pytest.mark.slow
-@settings(max_examples=50)
-@given(num=partitions, seed=seeds, data=st.data())
-def test_partitions_grow_out_of_one(num, seed, data):
-    """In the first iteration a bucket waits until one of its partitions has been trained."""
-    assignment = Dynamic(ordered_buckets("random", num, num, seed), one_type, from_one=True)
-    done = play(assignment, one_type, 4, data.draw, loses_done=False)
-    trained = one_type(done[0])
-    for bucket in done[1:]:
-        assert not trained.isdisjoint(one_type(bucket))
-        trained |= one_type(bucket)
 
 
 def test_a_worker_keeps_the_partitions_that_it_has():

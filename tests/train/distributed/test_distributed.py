@@ -35,6 +35,7 @@ from train import job
 from train.distributed import coordinator
 from train.distributed.coordinator import Coordinator
 
+pytestmark = pytest.mark.slow
 COUNT, TRAIN, TEST = planted(np.random.default_rng(5))
 KNOWN = np.concatenate([TRAIN, TEST])
 
@@ -51,7 +52,6 @@ def planted_graph(root, *workers, **settings):
     return config
 
 
-@pytest.mark.slow
 def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client):
     """Types with three partitions and with one, chunks, held-out edges, copies of epochs."""
     entities = TYPES | {"idle": {"num_partitions": 2}}  # in no relation
@@ -84,7 +84,6 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, client):
     assert job.run(alone, client)["first_version"] == 4  # another number of workers goes on with it
 
 
-@pytest.mark.slow
 def test_blocks_of_several_workers_keep_every_row(tmp_path, client):
     """Types with eight, six and one partition: without a learning rate each row stays as it was drawn."""
     still = {"lr": 1e-30, "relation_lr": 0.1, "max_norm": None}
@@ -119,7 +118,6 @@ def kill_one(run, pids):
     return False
 
 
-@pytest.mark.slow
 def test_worker_that_dies_costs_a_bucket(tmp_path, caplog):
     """SIGKILL to one of three workers in mid-bucket: the run goes on and ends as well as without it.
 
@@ -152,7 +150,6 @@ def train_apart(config):
         job.run(config, client)
 
 
-@pytest.mark.slow
 def test_everything_is_killed_and_resumes(tmp_path, client):
     """SIGKILL to client, scheduler and workers in mid-epoch: the next run ends with the same bytes."""
     # of many epochs: however late this process looks, some are left
@@ -225,7 +222,6 @@ class Dies(WorkerPlugin):
         PartitionHolder.rows, PartitionExchange.put, BucketTrainer.train = dying_rows, dying_put, dying_train
 
 
-@pytest.mark.slow
 def test_workers_that_die_with_partitions_cost_their_buckets(tmp_path):
     """SIGKILL to workers in mid-bucket, sending a partition, and with partitions that are in no file yet."""
     config = planted_graph(tmp_path / "run", 3, num_partitions=6, dimension=32, num_epochs=3)
@@ -262,7 +258,6 @@ class Deadly(WorkerPlugin):
         BucketTrainer.train = dying
 
 
-@pytest.mark.slow
 def test_a_bucket_that_kills_its_workers_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(coordinator, "MAX_LOSSES", 1)
     config = planted_graph(tmp_path, 2, num_epochs=1)

@@ -270,7 +270,6 @@ def planted_cities(rng, num_groups=20, nodes=40, cities=15, degree=12):
     return {"node": len(group_of_node), "city": len(group_of_city)}, triples[1000:], triples[:1000]
 
 
-@pytest.mark.slow
 def test_one_type_and_many_relations_in_all_buckets(tmp_path, client, monkeypatch):
     """Two workers exchange them while they train: the MRR of 1,000 held-out edges is within .005."""
     monkeypatch.setattr(shard_placement, "SHARD_BYTES", 1 << 12)  # one on each worker

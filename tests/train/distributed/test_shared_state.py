@@ -185,10 +185,7 @@ def test_in_a_tournament_a_round_begins_with_the_last_one(tmp_path, monkeypatch)
             ends += [cluster.on(number, state)[0] for number in (0, 1)]
     assert not torch.equal(ends[0][0], first[0])
     for end in ends[1:]:
-        assert all(torch.equal(*pair) for pair in zip(end[:2], ends[0][:2], strict=True))
-        for own, other in zip(end[2:4], ends[0][2:4], strict=True):
-            assert all(torch.equal(own[name], other[name]) for name in own)
-        assert end[4] == ends[0][4]
+        torch.testing.assert_close(end, ends[0], rtol=0, atol=0)
 
 
 def trains_with_others(copy):

@@ -107,14 +107,11 @@ def test_batches_do_not_depend_on_the_width_of_columns(dynamic):
         for each in (wide, narrow)
     ]
     assert len(cuts[0]) > 3
-    for one, other in zip(*cuts, strict=True):
-        columns = [
-            [each.index[Side.LHS], each.index[Side.RHS], each.weight_B, *([each.rel_B] if dynamic else [])]
-            for each in (one, other)
-        ]
-        for first, second in zip(*columns, strict=True):
-            assert first.dtype == second.dtype
-            assert torch.equal(first, second)
+    columns = [
+        [[*each.index.values(), each.weight_B, *([each.rel_B] if dynamic else [])] for each in found]
+        for found in cuts
+    ]
+    torch.testing.assert_close(*columns, rtol=0, atol=0)
 
 
 @pytest.mark.slow

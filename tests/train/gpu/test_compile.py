@@ -6,6 +6,7 @@ pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA"
 
 from tests.compiled_kernels import compiled_by
 
+pytestmark = pytest.mark.slow
 SCORES = {"query_gradients", "candidate_gradients"}
 STEP = SCORES | {"sample", "query", "stage", "backward", "sum_runs", "scatter"}
 MOST_SPILLS = {100: 0, 400: 100, 1000: 700}  # loads and stores in loops, by dimension
@@ -30,14 +31,12 @@ def told() -> Told:
     return found
 
 
-@pytest.mark.slow
 def test_what_is_left_of_many_groups_compiles_nothing_anew(told: Told) -> None:
     counts = {name: int(count) for name, count in told["sizes"]}
     assert max(counts[name] for name in SCORES) <= 3
     assert counts["sample"] <= 2  # by the alignment of the rows of rhs
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "products"),
     list(zip(CASES, ("mma.sync", "tcgen05", "wgmma", "wgmma mma.sync", "none"), strict=True)),

@@ -11,12 +11,11 @@ from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.vocab import Side
 from tests.train.gpu.recording import Recorder
-from tests.train.gpu.test_fused_step import NUM_RELATIONS, NUM_ROWS, config_of, groups_of
+from tests.train.gpu.test_fused_step import NUM_RELATIONS, NUM_ROWS, config_of, edges_of, groups_of
 from train.gpu import fused_pass
 from train.gpu.copies import Slot, num_floats_of
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep
-from train.gpu.reference import KernelEdges
 from train.model.optimizer import Adagrad
 from train.step.step import Table
 
@@ -63,12 +62,7 @@ class Run:
             pair[1] = pair[0]
         size = 150 + 40 * number
         generator = torch.Generator().manual_seed(number)
-        lhs, rhs = (
-            torch.randint(len(each), (size,), generator=generator, dtype=torch.int32) for each in pair
-        )
-        rel = torch.randint(NUM_RELATIONS, (size,), generator=generator, dtype=torch.int32).sort().values
-        weight = torch.rand(size, generator=generator) + 0.5 if number == 2 else None
-        edges = KernelEdges(lhs, rel, rhs, weight)
+        edges = edges_of(size, list(map(len, pair)), generator, weighted=number == 2)
         sides = dict.fromkeys(range(len(self.config.relations)), (pair[0], pair[1]))
         groups, seed = groups_of(self.config, edges), 10 * epoch + number
         sums = self.fused.run(

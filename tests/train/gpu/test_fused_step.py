@@ -57,15 +57,16 @@ class Drawn:
         yield self.block
 
 
-def edges_of(num_edges, config, generator, *, weighted):
+def edges_of(num_edges, num_rows, generator, *, weighted):
+    """Random edges between so many rows of each side."""
+
     def column(limit: int) -> Tensor:
         return torch.randint(limit, (num_edges,), generator=generator, dtype=torch.int32)
 
-    entry = config.relations[0]
     return reference.KernelEdges(
-        column(NUM_ROWS[entry.lhs]),
+        column(num_rows[0]),
         column(NUM_RELATIONS).sort().values,
-        column(NUM_ROWS[entry.rhs]),
+        column(num_rows[1]),
         torch.rand(num_edges, generator=generator) + 0.5 if weighted else None,
     )
 
@@ -94,7 +95,8 @@ def test_a_step_is_that_of_the_plain_trainer(dynamic, same, operator, loss, sett
     config = config_of(dynamic=dynamic, same_type=same, operator=operator, loss_fn=loss, **settings)
     assert obstacle(config) is None
     generator = torch.Generator().manual_seed(3)
-    edges = edges_of(200, config, generator, weighted=weighted)
+    num_rows = [NUM_ROWS[config.relations[0].entity_type(side)] for side in Side]
+    edges = edges_of(200, num_rows, generator, weighted=weighted)
     if edges.weight is not None:
         edges = edges._replace(weight=edges.weight.double())
     group = groups_of(config, edges)[-1]
@@ -104,7 +106,6 @@ def test_a_step_is_that_of_the_plain_trainer(dynamic, same, operator, loss, sett
     ours, plain = (Scene(config, group.relation, counts=NUM_ROWS) for _ in range(2))
     fused = FusedStep(config, ours.model, ours.adagrad, torch.device("cpu"), torch.float64)
     sides = ours.side_tables
-    num_rows = [len(sides[side]) for side in Side]
     clock = KernelClock(77, 5, group.first, group.size, reference.half_bits(group.size), *num_rows)
     fused.clock_F.copy_(torch.tensor(clock))
     first, again = in_batch_negatives(config.num_batch_negs, positives)

@@ -13,14 +13,7 @@ from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError
 from graphmill.gpu.device import device_of
 from tests.contents import contents
-from tests.train.graphs import (
-    embeddings,
-    make_config,
-    node_graph,
-    random_triples,
-    relation,
-    write_graph,
-)
+from tests.train.graphs import embeddings, make_config, node_graph, random_triples, relation, write_graph
 from tests.train.run.test_pbg_keys import FITTING, fitted
 from train import job
 from train.plan import decide
@@ -32,7 +25,8 @@ NUM_GPUS = 1 if torch.cuda.is_available() else 0
 COUNTS = {"user": 25, "item": 20}
 
 
-def two_types(root, *, dynamic: bool, num_partitions: int = 1, **settings):
+def two_types(root, *, dynamic: bool, num_partitions: int, **settings):
+    """A configuration of two types and two relations, whose graph is written."""
     ends = {"lhs": "user", "rhs": "item"}
     own = {
         "entities": {name: {"num_partitions": num_partitions} for name in COUNTS},
@@ -43,7 +37,9 @@ def two_types(root, *, dynamic: bool, num_partitions: int = 1, **settings):
         "global_emb": False,
         "num_gpus": NUM_GPUS,
     }
-    return make_config(root, **FITTING | own | settings)
+    config = make_config(root, **FITTING | own | settings)
+    write_graph(config, COUNTS, random_triples(np.random.default_rng(1), 25, 2, 20, 60))
+    return config
 
 
 @pytest.mark.slow
@@ -66,13 +62,11 @@ def test_the_engine_fits_a_small_graph(tmp_path, dynamic, num_partitions, reside
 @pytest.mark.parametrize("capacity", [2, 6])
 def test_the_size_of_a_buffer_changes_no_byte(tmp_path, capacity):
     """Nine buckets of two types: a capacity of one more leaves the order of buckets as it is."""
-    triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
     tables, moved = [], []
     for size in (capacity + 1, capacity):
         settings = {"engine": "fused", "resident": "never", "device_partitions": size}
         config = two_types(tmp_path / str(size), dynamic=True, num_partitions=3, train=settings)
         config = config.model_copy(update={"num_epochs": 3})
-        write_graph(config, COUNTS, triples)
         moved.append(job.train(config)["epochs"][-1]["partitions_read"])
         tables.append(torch.cat([embeddings(config, kind, count) for kind, count in COUNTS.items()]))
     assert torch.equal(*tables)
@@ -172,7 +166,6 @@ def test_a_run_that_stops_and_goes_on_ends_with_the_same_bytes(tmp_path, residen
     rows = []
     for name, epochs in (("once", [2]), ("twice", [1, 2])):
         config = two_types(tmp_path / name, **own)
-        write_graph(config, COUNTS, random_triples(np.random.default_rng(1), 25, 2, 20, 60))
         for num_epochs in epochs:
             job.train(config.model_copy(update={"num_epochs": num_epochs}))
         rows.append(torch.cat([embeddings(config, kind, count) for kind, count in COUNTS.items()]))
@@ -180,7 +173,6 @@ def test_a_run_that_stops_and_goes_on_ends_with_the_same_bytes(tmp_path, residen
 
 
 def test_a_checkpoint_moves_between_engines_and_modes(tmp_path):
-    triples = random_triples(np.random.default_rng(1), 25, 2, 20, 60)
     modes = [("plain", "never"), ("fused", "always"), ("fused", "never"), ("plain", "never")]
     for number, (engine, resident) in enumerate(modes, start=1):
         config = two_types(
@@ -189,8 +181,6 @@ def test_a_checkpoint_moves_between_engines_and_modes(tmp_path):
         # the plain ones on the CPU, whatever there is
         num_gpus = NUM_GPUS if engine == "fused" else 0
         config = config.model_copy(update={"num_epochs": number, "num_gpus": num_gpus})
-        if number == 1:
-            write_graph(config, COUNTS, triples)
         assert job.train(config)["first_version"] == number - 1
         assert pbg.read_version(config.checkpoint_path) == number
     assert len(contents(tmp_path / "checkpoint"))

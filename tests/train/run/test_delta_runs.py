@@ -20,18 +20,16 @@ from train.edges.schedule import why_whole
 from train.run.ensemble import members_of
 from train.tables import folded_rows
 
+pytestmark = pytest.mark.slow
 Days = dict[int, TwoDays]  # by the number of partitions
 
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> TwoDays:
     """The graph with two partitions, whose first day is trained."""
-    found = TwoDays(tmp_path_factory.mktemp("days"), near_client, partitions=2)
-    found.train_first()
-    return found
+    return TwoDays(tmp_path_factory.mktemp("days"), near_client, partitions=2).trained()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["no replay", "no init_path", "no earlier edges"])
 def test_what_is_no_delta_trains_all_edges(days, caplog, name):
     folder = f"whole-{name}".replace(" ", "-")
@@ -64,12 +62,9 @@ def test_a_featurized_type_trains_all_edges(days: TwoDays) -> None:
 @pytest.fixture(scope="module")
 def whole_days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> TwoDays:
     """The graph with one partition, which stays in memory, and its first day trained."""
-    found = TwoDays(tmp_path_factory.mktemp("whole-days"), near_client)
-    found.train_first()
-    return found
+    return TwoDays(tmp_path_factory.mktemp("whole-days"), near_client).trained()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("resident", ["never", "always"])
 def test_short_epochs_share_a_commit(whole_days: TwoDays, resident: str) -> None:
     """The checkpoint is the same, training_stats.json too, whenever epochs are committed."""
@@ -86,7 +81,6 @@ def test_short_epochs_share_a_commit(whole_days: TwoDays, resident: str) -> None
     assert not differing(*checkpoints)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "interval", "validated"),
     [("preserved", 2, {}), ("validated", None, {"validate_split": "valid", "validate_every": 2})],
@@ -100,7 +94,6 @@ def test_epochs_that_are_validated_or_preserved_are_committed(whole_days, name, 
     assert [each["partitions_written"] > 0 for each in figures["epochs"]] == [False, True, True]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("graph", "ensemble", "every"), [("days", 1, 13), ("days", 2, 31), ("whole_days", 1, 7)]
 )
@@ -118,29 +111,25 @@ def test_kill_anywhere_and_run_again(request, graph, ensemble, every, near_clien
     assert pbg.read_version(config.checkpoint_path) > 0
 
 
-@pytest.mark.slow
-def test_a_run_goes_on_only_beside_the_earlier_run(tmp_path: Path, near_client: distributed.Client) -> None:
+def test_a_run_goes_on_only_beside_the_earlier_run(days: TwoDays) -> None:
     """Without it, edges of new ids would be trained from then on."""
-    days = TwoDays(tmp_path, near_client, partitions=2)
-    days.train_first()
-    train = {"on_change": "resume"}
-    job.run(days.second(num_epochs=1, train=train), near_client)
+    once, twice = (days.second("on", num_epochs=n, train={"on_change": "resume"}) for n in (1, 2))
+    job.run(once, days.client)
     for gone, message in (
         ("one", "/one/entities: expected the earlier run"),
         ("one-checkpoint", "one-checkpoint: expected the folder"),
     ):
-        away = Path(tmp_path, gone).rename(tmp_path / "away")
+        away = Path(days.root, gone).rename(days.root / "away")
         with pytest.raises(NotFoundError, match=message):
-            job.run(days.second(num_epochs=2, train=train), near_client)
-        away.rename(tmp_path / gone)
-    figures = job.run(days.second(num_epochs=2, train=train), near_client)
-    whole = days.second("whole", num_epochs=2, train=train)
-    expected = job.run(whole, near_client)
+            job.run(twice, days.client)
+        away.rename(days.root / gone)
+    figures = job.run(twice, days.client)
+    whole = days.second("whole", num_epochs=2)
+    expected = job.run(whole, days.client)
     assert figures["epochs"][-1]["edges"] == expected["epochs"][-1]["edges"]
-    assert not differing(saved(days.second()), saved(whole))
+    assert not differing(saved(twice), saved(whole))
 
 
-@pytest.mark.slow
 def test_another_replay_is_another_training(days: TwoDays) -> None:
     """The checkpoint of the former one is moved aside; the new one is as if there had been none."""
     job.run(days.second("changed", num_epochs=1), days.client)
@@ -152,14 +141,15 @@ def test_another_replay_is_another_training(days: TwoDays) -> None:
     assert not storage.exists(folded_rows.folder_of(changed))
 
 
-@pytest.mark.slow
-def test_a_run_without_edges_has_no_loss(days: TwoDays) -> None:
+def test_a_run_without_edges_has_no_loss_and_no_new_ids(days: TwoDays) -> None:
     job.run(days.second(num_epochs=1), days.client)
     config = days.config("three", "two", train={"replay": 1.0})
     etl_job.run(config, days.client)
     figures = job.run(config, days.client)
     assert (figures["num_edges"], figures["loss"]) == (0, None)
     assert all("loss" not in epoch for epoch in figures["epochs"])
+    nothing = {"num_new": 0, "num_edges": 0, "num_without_edges": 0}
+    assert figures["delta"]["new_ids"] == dict.fromkeys(("user", "item", "city"), nothing)
 
 
 ALL_NEGS = [RELATIONS[0], RELATIONS[1] | {"all_negs": True}, RELATIONS[2]]
@@ -189,7 +179,6 @@ RUNS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
 def test_rows_without_added_or_removed_edges_stay(days_with: Days, name: str) -> None:
     number, settings = RUNS[name]
@@ -206,7 +195,6 @@ def test_rows_without_added_or_removed_edges_stay(days_with: Days, name: str) ->
     check_still(first, second, [*these.new, *these.removed])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "replay"), [(4, 0.0), (1, 1.0)])
 def test_two_workers(days_with: Days, client: distributed.Client, number: int, replay: float) -> None:
     """Rows of types with one partition are shared by the workers, and may move."""

@@ -21,6 +21,7 @@ from graphmill.errors import ConfigError, FormatError
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
 from tests.contents import contents
+from tests.finished import of_triples
 from tests.train.graphs import (
     assert_checksums,
     changed,
@@ -29,17 +30,14 @@ from tests.train.graphs import (
     node_graph,
     random_triples,
     relation,
+    with_train,
     write_edges,
 )
 from train import job
-from train.run import ensemble, joined
-from train.run.ensemble import members_of
+from train.run import joined
+from train.run.ensemble import is_joined, members_of
 
 NUM_NODES = 41
-
-
-def with_train(config, **settings):
-    return changed(config, train=config.model_dump()["train"] | settings)
 
 
 @pytest.fixture
@@ -178,7 +176,6 @@ def test_sums_of_elements_are_joined_as_the_elements_are(config, near_client):
     assert torch.equal(sums_of_rows(config, 16)[:, 4:8], second[:, :4])
 
 
-@pytest.mark.slow
 def test_what_a_kill_leaves_is_trained_and_joined_to_the_same_bytes(config, client, near_client):
     """On one worker, which trains the members one after the other, or on several."""
     job.run(config, client)
@@ -240,7 +237,6 @@ def test_halves_need_an_even_dimension(config):
         changed(config, dimension=5)
 
 
-@pytest.mark.slow
 def test_several_workers_share_each_member(config, client):
     shared = with_train(config, num_workers=2, ensemble=2, bucket_assignment="tournament")
     figures = job.run(shared, client)
@@ -250,37 +246,22 @@ def test_several_workers_share_each_member(config, client):
 
 
 @pytest.mark.slow
-def test_pipeline_remaps_and_predicts_with_the_joined_checkpoint(tmp_path, rng, graphmill_command):
-    table, conf = tmp_path / "edges.csv", tmp_path / "conf.yaml"
-    triples = random_triples(rng, 30, 2, 30, 300)
-    table.write_text("".join(f"n{lhs},r{rel},n{rhs}\n" for lhs, rel, rhs in triples.tolist()))
-    columns = {"path": str(table), "header": False, "lhs": 0, "relation_column": 1, "rhs": 2}
-    settings = {
-        "output": str(tmp_path / "out"),
-        "entities": {"node": {"num_partitions": 2}},
-        "dynamic_relations": True,
-        "relations": [relation("complex_diagonal")],
-        "dimension": 4,
-        "num_epochs": 1,
-        "workers": 1,
-        "eval_fraction": 0,
-        "train": {"ensemble": 2},
-        "etl": {"tables": [columns], "holdout": {"test": 0.1}},
-    }
-    conf.write_text(json.dumps(settings))
-    assert graphmill_command("pipeline", "--conf", conf) == 0
-    record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["stages"]["remap"]["types"]["node"]["dimension"] == 8
+def test_pipeline_remaps_and_predicts_with_the_joined_checkpoint(tmp_path, triples, graphmill_command):
+    run, checkpoint = tmp_path / "out", tmp_path / "out/checkpoint"
+    words = of_triples(triples, run, "train.ensemble=2", "num_epochs=1", "dimension=4")
+    assert graphmill_command("pipeline", *words) == 0
+    record = json.loads((run / "run.json").read_text())
+    assert record["stages"]["remap"]["types"]["entity"]["dimension"] == 8
     assert [each["version"] for each in record["stages"]["train"]["members"]] == [1, 1]
     assert "mrr" in record["metrics"]
-    assert ensemble.is_joined(configuration.load(str(conf)))
-    run, checkpoint = str(tmp_path / "out"), str(tmp_path / "out" / "checkpoint")
+    settings = [each.removeprefix("--set=") for each in words[2:]]
+    assert is_joined(configuration.load(words[1], settings))
     for words in (
         ["predict", run, "--k", 3, "--relation", "r0", "--to", tmp_path / "answers"],
-        ["neighbors", run, "--id", "n1", "--relation", "r0"],
+        ["neighbors", run, "--id", "n001", "--relation", "r0"],
         ["evaluate", run, "--split", "train"],
         ["report", run],
         ["convert", checkpoint, tmp_path / "recis", "--format", "recis"],
     ):
         assert graphmill_command(*words) == 0, words
-    assert graphmill.open(run).dimension("node") == 8
+    assert graphmill.open(str(run)).dimension("entity") == 8

@@ -117,7 +117,6 @@ def test_with_partitions_and_types_on_both_sides(tmp_path, rng, engine):
     assert not torch.equal(before["rhs_operators.1.diagonal"], after["rhs_operators.1.diagonal"])
 
 
-@pytest.mark.slow
 def test_several_workers_average_nothing_that_is_frozen(tmp_path, rng, client):
     """-0.0 in a row would become 0.0 by a weighted mean with itself."""
     types = {"user": {"num_partitions": 4}, "city": {"num_partitions": 1}}

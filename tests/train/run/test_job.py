@@ -21,6 +21,7 @@ from tests.train.graphs import (
     node_graph,
     random_triples,
     relation,
+    with_train,
     write_graph,
 )
 from tests.train.kill_driver import kill_anywhere
@@ -144,8 +145,7 @@ def with_vectors(config, path, rng):
     ids = list(raw_ids(COUNTS["user"], config.entities["user"].num_partitions))
     write_index(config, {"user": ids})
     write_vectors(path, ids[::2], rng.normal(size=(len(ids[::2]), 2 * config.dimension)))
-    train = config.model_dump()["train"] | {"init_embeddings": {"user": str(path)}}
-    return changed(config, train=train)
+    return with_train(config, init_embeddings={"user": str(path)})
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from typing import Any
 
 import distributed
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 
@@ -17,11 +16,12 @@ from graphmill.config import Config, from_mapping
 from graphmill.config.partitions import all_buckets
 from graphmill.convert import convert, legacy
 from graphmill.errors import FormatError
-from graphmill.formats import edge_buckets, entity_counts, entity_index
+from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.torch_files.write import save
 from graphmill.model.parameters import global_key
 from tests.graphmill.checkpoints.samples import WRITERS, MemoryCheckpoint
 from tests.train.graphs import changed, make_config, node_graph, random_edges, relation, write_graph
+from tests.train.vectors import write_index
 from train import job
 from train.run import graphstorm_output
 
@@ -132,11 +132,7 @@ def config(tmp_path, rng):
         ],
     )
     write_graph(config, COUNTS, random_edges(config, COUNTS, rng, 120))
-    for name, entity in config.entities.items():
-        for part in range(entity.num_partitions):
-            ids = [f"{name}:{number}" for number in range(part, COUNTS[name], entity.num_partitions)]
-            with entity_index.new_part(config.entity_path, name, part) as writer:
-                writer.append(pa.array(ids))
+    write_index(config, {name: [f"{name}:{n}" for n in range(count)] for name, count in COUNTS.items()})
     return config
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from graphmill import config as configuration
 from graphmill import storage
-from graphmill.cli import exit_codes
 from graphmill.errors import ConfigError, FormatError
+from tests.commands import code_of
 from tests.contents import contents
 from tests.train.graphs import node_graph, random_triples, write_graph
 from train import job
@@ -181,7 +181,7 @@ def test_refuse_ends_with_2_and_touches_nothing(config, tmp_path, capsys):
     conf.write_text(json.dumps({"defaults": "pbg"} | config.model_dump(mode="json", exclude_defaults=True)))
     before = contents(tmp_path)
     arguments = ["--conf", str(conf), "--set", "lr=0.05", "--set", "train.on_change=refuse"]
-    assert exit_codes.exit_code(lambda: command.main(arguments, standalone_mode=False)) == 2
+    assert code_of(command, *arguments) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert "settings.lr: 0.1 -> 0.05" in told
     assert "Set this back, name another checkpoint_path, or --set train.on_change=resume" in told

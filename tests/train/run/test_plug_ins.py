@@ -1,8 +1,6 @@
 """Whole runs with plug-ins: in every process, resumed, evaluated, asked, converted, and refused in words."""
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -23,8 +21,6 @@ from graphmill.errors import ConfigError, NotFoundError
 from graphmill.model.registry import OPERATORS, PlugInSource, offer
 from graphmill.run.trained_with import saved_settings
 from graphmill.vocab import Side
-from tests import REPOSITORY
-from tests.processes import completed
 from tests.train.graphs import differing, embeddings, make_config, node_graph, relation, saved
 from tests.train.run.test_trainer import COUNTS, RELATIONS, TYPES, write_mixed
 from train import job
@@ -116,7 +112,6 @@ def small(tmp_path, rng, operator="shift_and_scale", dynamic=False, **more):
     return node_graph(tmp_path / "run", rng, 40, 200, 3, relations=relations, train=train, **settings)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_other_processes_find_a_plug_in_and_a_stopped_run_ends_the_same(tmp_path, rng, client, dynamic):
     """The file travels with the settings: workers need no file."""
@@ -291,8 +286,7 @@ def test_the_plan_says_why_the_plain_step_trains(tmp_path):
     assert fused_pass.obstacle(sampled) == "train.negative_sampler 'my_uniform'"
 
 
-@pytest.mark.slow
-def test_an_installed_package_needs_no_key(tmp_path):
+def test_an_installed_package_needs_no_key(tmp_path, forked):
     """Its entry points name its modules; the program below has no other way to them."""
     (tmp_path / "package_with_operator.py").write_text(OPERATOR.format(name="of_package", factor=1.0))
     metadata = tmp_path / "package_with_operator-1.0.dist-info"
@@ -311,5 +305,4 @@ relation = {"name": "r", "lhs": "node", "rhs": "node", "operator": "of_package"}
 model = Model(from_mapping(raw | {"relations": [relation]}))
 assert list(model.parameters) == ["rhs_operators.0.shift", "rhs_operators.0.scale"]
 """
-    path = {"PYTHONPATH": f"{REPOSITORY}:{tmp_path}"}
-    completed(sys.executable, "-c", program, cwd=REPOSITORY, env=os.environ | path)
+    forked("python", "-c", program, cwd=tmp_path)

@@ -10,17 +10,12 @@ from graphmill.ask.evaluate import evaluate
 from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError
 from tests.contents import contents
-from tests.train.graphs import (
-    assert_checksums,
-    changed,
-    embeddings,
-    node_graph,
-    random_triples,
-    write_edges,
-)
+from tests.train.graphs import assert_checksums, changed, embeddings, node_graph, random_triples, write_edges
 from train import job
 from train.run.trainer import Trainer
 from train.run.validation import Validation
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -36,7 +31,6 @@ def read(config):
     return json.loads(contents(config.checkpoint_path)["validation.json"])
 
 
-@pytest.mark.slow
 def test_the_best_version_stays(config, tmp_path):
     figures = job.train(config)
     found = read(config)
@@ -70,7 +64,6 @@ def test_the_best_version_stays(config, tmp_path):
     assert contents(config.checkpoint_path) == before
 
 
-@pytest.mark.slow
 def test_a_missing_copy_of_the_best_version_is_an_error(config, monkeypatch):
     after = Validation.after
 
@@ -87,7 +80,6 @@ def test_a_missing_copy_of_the_best_version_is_an_error(config, monkeypatch):
     assert f"model.v{version}.h5" in contents(config.checkpoint_path)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("killed_in", ["keep", "restore", "delete"])
 def test_a_killed_run_ends_with_the_same_checkpoint(config, tmp_path, monkeypatch, killed_in):
     other = changed(config, checkpoint_path=str(tmp_path / "other"))

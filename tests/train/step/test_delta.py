@@ -19,6 +19,7 @@ from train import job
 from train.edges import batches
 from train.edges.batches import TRAINED, Role
 
+pytestmark = pytest.mark.slow
 ADDED_FROM = 30_000  # weights of the added file are larger
 Chosen = dict[tuple[int, int], dict[Bucket, list[int]]]  # weights by epoch and chunk, by bucket
 Days = dict[int, TwoDays]  # by the number of partitions
@@ -27,12 +28,11 @@ Days = dict[int, TwoDays]  # by the number of partitions
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> Days:
     """The graph with one partition of each type, and with two; the first day is trained."""
-    found = {}
-    for number in (1, 2):
-        own = {"partitions": number, "weights": True, "global_emb": False}
-        found[number] = TwoDays(tmp_path_factory.mktemp(f"days{number}"), near_client, **own)
-        found[number].train_first(num_epochs=1)
-    return found
+    own = {"weights": True, "global_emb": False}
+    roots = {number: tmp_path_factory.mktemp(f"days{number}") for number in (1, 2)}
+    return {
+        n: TwoDays(root, near_client, partitions=n, **own).trained(num_epochs=1) for n, root in roots.items()
+    }
 
 
 def weights_of(config: Config, bucket: Bucket) -> list[int]:
@@ -57,7 +57,6 @@ def trained_added(days: TwoDays) -> set[int]:
     return {ADDED_FROM + 1 + row for row, (lhs, _, rhs) in enumerate(days.new) if is_old(lhs) and is_old(rhs)}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "replay", "chunks"), pairs([1, 2], [0.0, 2.5, 100.0], [1, 3]))
 def test_all_added_edges_and_a_replay_of_others(days: Days, number: int, replay: float, chunks: int) -> None:
     config = days[number].second(num_epochs=3, num_edge_chunks=chunks, train={"replay": replay})
@@ -121,7 +120,6 @@ def test_blocks_choose_the_same_edges_as_buckets(days: Days, num: int) -> None:
         assert abs(len(own) - len(expected)) <= 4 * num
 
 
-@pytest.mark.slow
 def test_figures_tell_the_trained_edges(days: Days, tmp_path: Path) -> None:
     """The count of each bucket in training_stats.json is that of the chosen edges."""
     config = days[2].second("figures", num_epochs=2, num_edge_chunks=3, train={"replay": 0.5})

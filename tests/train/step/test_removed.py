@@ -118,8 +118,7 @@ def parted(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Cl
         first=old_edges()[:100],
         second=new_edges()[:8],
         global_emb=False,
-    )
-    found.train_first(num_epochs=1)
+    ).trained(num_epochs=1)
     path = found.second().edge_paths[0]
     counts = edge_buckets.count_all(path, all_buckets(found.second()))
     lost = {
@@ -133,7 +132,7 @@ def parted(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Cl
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> TwoDays:
     """A graph that loses a twentieth of its edges on the second day; the first day is learned well."""
-    found = TwoDays(
+    return TwoDays(
         tmp_path_factory.mktemp("removed"),
         near_client,
         num_files=20,
@@ -142,9 +141,7 @@ def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Clie
         dimension=32,
         global_emb=False,
         relations=[each | {"operator": "complex_diagonal"} for each in RELATIONS],
-    )
-    found.train_first(num_epochs=20)
-    return found
+    ).trained(num_epochs=20)
 
 
 @pytest.mark.slow

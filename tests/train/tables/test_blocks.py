@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from graphmill.cluster import runtime
 from graphmill.vocab import Side
 from tests.train.graphs import (
+    changed,
     differing,
     embeddings,
     make_config,
     random_edges,
     random_triples,
     saved,
+    with_train,
     write_graph,
 )
 from tests.workers import apart
@@ -121,16 +123,15 @@ def test_blocks_are_written_as_the_partitions_that_were_read(tmp_path):
 def test_a_stopped_run_ends_with_the_same_bytes(tmp_path):
     """The sample of rows is read from files, or kept from the iteration before: it is the same."""
     own = {"outside_rows": 0.5, "memory_partitions": 2}
-    settings = {"bucket_order": "inside_out", "num_edge_chunks": 2}
-    once = graph(tmp_path / "once", train=own | {"prefetch": False}, **settings)
+    once = graph(tmp_path / "once", bucket_order="inside_out", train=own | {"prefetch": False})
     assert decide(RunContext(once)).blocks == 6  # of types with other numbers of partitions
     first, second = job.train(once)["epochs"]
     assert first["edges"] == second["edges"] == 400
     assert first["loss"] > second["loss"]
     assert rows_of(once).isfinite().all()
     for epochs in (1, 2):
-        again = graph(tmp_path / "again", num_epochs=epochs, train=own | {"prefetch": True}, **settings)
-        job.train(again)
+        again = changed(once, checkpoint_path=str(tmp_path / "again"), num_epochs=epochs)
+        job.train(with_train(again, prefetch=True))
     assert not differing(saved(once), saved(again))
 
 

@@ -19,6 +19,7 @@ from tests.train.vectors import write_vectors
 from train import job
 from train.tables import folded_rows
 
+pytestmark = pytest.mark.slow
 ONE_TYPE: dict[str, Any] = {
     "entities": {"node": {"num_partitions": 1}},
     "relations": [{"name": "all", "lhs": "node", "rhs": "node", "operator": "complex_diagonal"}],
@@ -49,13 +50,19 @@ def new_ids(config: Config, edges: list[Edge]) -> Counter[tuple[str, str]]:
     return found
 
 
-@pytest.mark.slow
+@pytest.fixture(scope="module")
+def two_days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> TwoDays:
+    """The graph with two partitions, whose first day is trained."""
+    return TwoDays(tmp_path_factory.mktemp("two-days"), near_client, partitions=2).trained()
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_rows_are_those_of_a_fold_in(tmp_path: Path, near_client: distributed.Client, dynamic: bool) -> None:
-    own = {"more": NEW_RELATIONS, **ONE_TYPE} if dynamic else {"partitions": 2}
-    days = TwoDays(tmp_path, near_client, **own)
-    first, second = days.train_first(), days.second()
-    figures = job.run(second, near_client)
+def test_rows_are_those_of_a_fold_in(tmp_path: Path, two_days: TwoDays, dynamic: bool) -> None:
+    days = two_days
+    if dynamic:
+        days = TwoDays(tmp_path, two_days.client, more=NEW_RELATIONS, **ONE_TYPE).trained()
+    first, second = days.config("one"), days.second()
+    figures = job.run(second, days.client)
     assert not Path(second.checkpoint_path, "folded").exists()
     solvable = [edge for edge in days.new if edge[1] in KINDS]
     expected = {(each.type, each.id): each for each in FoldIn(first, first.embedding_path)(solvable)}
@@ -82,7 +89,6 @@ def test_rows_are_those_of_a_fold_in(tmp_path: Path, near_client: distributed.Cl
     assert figures["delta"] == {"replay": 1.0, "new_ids": told}
 
 
-@pytest.mark.slow
 def test_only_edges_between_new_ids(tmp_path: Path, near_client: distributed.Client) -> None:
     """There is nothing to train, and nothing moves; the new ids have a row of their own all the same."""
     second = [("w0", "knows", "w1"), ("w1", "saw", "k0")]
@@ -97,23 +103,12 @@ def test_only_edges_between_new_ids(tmp_path: Path, near_client: distributed.Cli
         assert np.isfinite(after[key][0]).all()
 
 
-@pytest.mark.slow
-def test_no_new_ids(tmp_path: Path, near_client: distributed.Client) -> None:
-    days = TwoDays(tmp_path, near_client, partitions=2, second=old_edges(seed=9)[-30:])
-    days.train_first()
-    figures = job.run(days.second(), near_client)
-    nothing = {"num_new": 0, "num_edges": 0, "num_without_edges": 0}
-    assert figures["delta"]["new_ids"] == dict.fromkeys(("user", "item", "city"), nothing)
-
-
-@pytest.mark.slow
 def test_new_ids_of_partitions_that_were_empty(tmp_path: Path, near_client: distributed.Client) -> None:
     """Two items in four partitions; the next day all partitions have some."""
     first = [edge for edge in old_edges() if edge[1] != "saw"]
     first += [(f"u{n}", "saw", f"i{n % 2}") for n in range(60)]
     second = [(f"u{n}", "saw", f"j{n}") for n in range(30)]
-    days = TwoDays(tmp_path, near_client, partitions=4, first=first, second=second)
-    days.train_first()
+    days = TwoDays(tmp_path, near_client, partitions=4, first=first, second=second).trained()
     job.run(days.second(), near_client)
     after = state_of(days.second())
     assert len(after) > 60 + 2 + 30
@@ -121,42 +116,37 @@ def test_new_ids_of_partitions_that_were_empty(tmp_path: Path, near_client: dist
         assert all(np.isfinite(each).all() for each in numbers), key
 
 
-@pytest.mark.slow
-def test_types_with_given_vectors_are_trained(tmp_path, near_client, rng):
+def test_types_with_given_vectors_are_trained(tmp_path, two_days, rng):
     """New users start from what users give, and their edges are trained; new items are folded in."""
-    days = TwoDays(tmp_path, near_client, partitions=2)
-    days.train_first()
     users = [f"v{number}" for number in range(4)]
     given = rng.normal(size=(4, 8))
     write_vectors(tmp_path / "users.parquet", users, given)
-    config = days.second(train={"init_embeddings": {"user": str(tmp_path / "users.parquet")}})
-    still = days.second("still", lr=1e-12, train=config.model_dump()["train"])
-    figures = [job.run(each, near_client) for each in (config, still)]
+    train = {"init_embeddings": {"user": str(tmp_path / "users.parquet")}}
+    config, still = two_days.second("given", train=train), two_days.second("still", lr=1e-12, train=train)
+    figures = [job.run(each, two_days.client) for each in (config, still)]
     assert set(figures[0]["delta"]["new_ids"]) == {"item", "city"}
     moved, start = state_of(config), state_of(still)
     for user in users:
         assert np.abs(moved["user", user][0] - start["user", user][0]).max() > 1e-3
-    trained = sum(is_old(rhs) or rhs[0] in "vw" for _, _, rhs in days.new)
+    trained = sum(is_old(rhs) or rhs[0] in "vw" for _, _, rhs in two_days.new)
     assert figures[0]["epochs"][0]["edges"] == trained * 2
 
 
-@pytest.mark.slow
-def test_rows_are_made_anew_for_other_inputs(tmp_path: Path, near_client: distributed.Client) -> None:
+def test_rows_are_made_anew_for_other_inputs(two_days: TwoDays) -> None:
     """First rows of a run that was stopped before its first version."""
-    days = TwoDays(tmp_path, near_client, partitions=2)
-    days.train_first()
-    config = days.second()
+    first = two_days.train_first(name="trained-again")
+    config = two_days.second("anew", init_path=first.checkpoint_path)
     folder = Path(config.checkpoint_path, "folded")
 
     def made() -> dict[Path, tuple[int, bytes]]:
-        folded_rows.make(config, near_client)
+        folded_rows.make(config, two_days.client)
         return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in folder.rglob("*.parquet")}
 
     before = made()
     assert len(before) > 3
     assert made() == before
-    shutil.rmtree(tmp_path / "one-checkpoint")
-    days.train_first(seed=7)
+    shutil.rmtree(first.checkpoint_path)
+    two_days.train_first(name="trained-again", seed=7)
     after = made()
     assert after.keys() == before.keys()
     assert all(after[path][1] != before[path][1] for path in before)
@@ -201,7 +191,6 @@ def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Clie
     return found
 
 
-@pytest.mark.slow
 def test_a_warm_start_leaves_them_out(days: Days) -> None:
     config = days.fourth("warm", lr=1e-12, num_epochs=1)
     job.run(config, days.client)
@@ -215,7 +204,6 @@ def test_a_warm_start_leaves_them_out(days: Days) -> None:
         assert np.abs(before[key][0] - after[key][0]).max() < 1e-6, key
 
 
-@pytest.mark.slow
 def test_a_delta_moves_few_and_folds_in_the_new(days: Days) -> None:
     config = days.fourth("delta", train={"replay": 1.0})
     figures = job.run(config, days.client)

@@ -21,7 +21,16 @@ from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import remapped
 from graphmill.run import dates
-from tests.train.graphs import changed, embeddings, make_config, random_triples, relation, write_graph
+from tests.contents import flip_a_bit
+from tests.train.graphs import (
+    changed,
+    embeddings,
+    make_config,
+    random_triples,
+    relation,
+    with_train,
+    write_graph,
+)
 from tests.train.vectors import raw_ids, write_index, write_vectors
 from train import job
 from train.tables import given_rows, given_vectors
@@ -71,19 +80,18 @@ def two_types(root, num_partitions=1, train=None, **more):
     return config, ids["node"]
 
 
-def first_rows(config, num=NUM):
-    """The rows [num, D] that training starts from."""
+def first_rows(config):
+    """The rows [NUM, D] that training starts from."""
     num_partitions = config.entities["node"].num_partitions
     files = PartitionFiles(RunContext(config))
-    rows = np.zeros((num, config.entity_dimension("node")), np.float32)
+    rows = np.zeros((NUM, config.entity_dimension("node")), np.float32)
     for part in range(num_partitions):
         rows[part::num_partitions] = files.load(("node", part), 0).embeddings_ND.numpy()
     return rows
 
 
-def drawn(config, num=NUM):
-    train = config.model_dump()["train"] | {"init_embeddings": {}}
-    return first_rows(changed(config, train=train), num)
+def drawn(config):
+    return first_rows(with_train(config, init_embeddings={}))
 
 
 def rms(vectors):
@@ -282,7 +290,6 @@ class TestBadInput:
 
 
 class TestRun:
-    @pytest.mark.slow
     @pytest.mark.parametrize(
         "train", [{"resident": "always"}, {"memory_partitions": 4}, {"num_workers": 2}, {"ensemble": 2}]
     )
@@ -342,10 +349,7 @@ class TestRun:
         with pytest.raises(FormatError, match="expected the first rows of a run"):
             first_rows(config)
         given_vectors.make(config)
-        part = Path(given_rows.part_uri(given_rows.folder_of(config), "node", 0))
-        content = bytearray(part.read_bytes())
-        content[len(content) // 2] ^= 1
-        part.write_bytes(content)
+        flip_a_bit(Path(given_rows.part_uri(given_rows.folder_of(config), "node", 0)))
         with pytest.raises(FormatError, match="checksum"):
             first_rows(config)
 

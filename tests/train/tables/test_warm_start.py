@@ -379,10 +379,7 @@ class TestAddedTypesAndRelations:
     def test_values_put_there_by_hand(self, tmp_path):
         """Version 0, without optimizer, model or configuration, in float64: PBG takes them."""
         config = day(tmp_path / "run", BEFORE, init_path=str(tmp_path / "init"))
-        rng = np.random.default_rng(1)
-        counts = {key: entity_counts.read_count(config.entity_path, *key) for key in KEYS}
-        given = {key: rng.normal(size=(count, 8)) for key, count in counts.items()}
-        write_bare_checkpoint(tmp_path / "init", 0, given)
+        given = write_bare_checkpoint(tmp_path / "init", 0, config)
         for key, (rows, sums) in tables(config).items():
             assert np.array_equal(rows, given[key].astype(np.float32))
             assert not sums.any()

@@ -127,7 +127,6 @@ def graph(tmp_path, rng):
     return config
 
 
-@pytest.mark.slow
 def test_a_stopped_search_goes_on(graph, client, tmp_path):
     """Another search leaves the record of the first."""
     folder = tmp_path / "tune"
