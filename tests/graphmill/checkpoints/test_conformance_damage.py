@@ -225,9 +225,9 @@ def test_a_folder_without_checkpoint_is_refused(tmp_path: Path) -> None:
         recognise(str(tmp_path))
 
 
-# A table of 128 MB is converted with 112 MB to spare for what malloc and anonymous mappings take, the stacks
+# A table of 160 MB is converted with 128 MB to spare for what malloc and anonymous mappings take, the stacks
 # of a few threads included, on a machine with any number of cores. The client of HDFS ends the process where
-# memory is refused: there it is watched, on a table of 256 MB.
+# memory is refused: there it is watched.
 _BOUNDED = """
 import resource, sys
 import numpy as np
@@ -251,7 +251,7 @@ with watched() as most:
     for each in formats:
         convert.convert(source, f"{target}_{each}", each, shard_num=3)
 if target.startswith("hdfs"):
-    print("bounded" if 0 < most[0] < 256 << 20 else most)
+    print("bounded" if 0 < most[0] < 144 << 20 else most)
 """
 
 AROUND = pairwise((*checkpoints.FORMATS, checkpoints.FORMATS[0]))
@@ -268,8 +268,7 @@ AROUND = pairwise((*checkpoints.FORMATS, checkpoints.FORMATS[0]))
 )
 def test_memory_is_bounded(root, source_format, target_formats, forked):
     """A table larger than the limit is converted from every format to two, and to every format from two."""
-    num_rows = 1 << 19 if storage.is_local(root) else 1 << 20
-    rows = np.random.default_rng(0).standard_normal((num_rows, 80), np.float32)
+    rows = np.random.default_rng(0).standard_normal((1 << 19, 80), np.float32)
     state = {"state": {0: {"step": 0, "sum": torch.ones(len(rows))}}, "param_groups": []}
     for name, count in (("source", len(rows)), ("source_small", 8)):
         tables = {"user": [(rows[:count], None if count == 8 else state)]}
