@@ -287,5 +287,5 @@ def read_answers(folder: str | Path) -> dict[tuple[str, int], tuple[str, float]]
 def assert_equal(found: Mapping[Any, tuple[str, float]], expected: Mapping[Any, tuple[str, float]]) -> None:
     assert list(found) == list(expected)
     scores = np.array([[found[key][1], expected[key][1]] for key in found])
-    np.testing.assert_allclose(scores[:, 0], scores[:, 1], rtol=1e-4, atol=2e-3)
+    np.testing.assert_allclose(scores[:, 0], scores[:, 1], rtol=1e-4, atol=1e-5)
     assert [name for name, _ in found.values()] == [name for name, _ in expected.values()]
