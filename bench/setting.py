@@ -15,6 +15,9 @@ import yaml
 from bench import measure
 from bench.pbg import REPOSITORY
 
+GRAPHMILL = (sys.executable, "-m", "graphmill")
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))}
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -46,9 +49,8 @@ class Setting:
 
     def graphmill(self, *words: str | Path, folders: Sequence[Path] = ()) -> measure.Measured:
         """Run a command of this repository with the workers; `folders`: see `measure.run`."""
-        path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
-        command = [sys.executable, "-m", "graphmill", *words, "--master", f"local[{self.num_workers}]"]
-        return measure.run(command, cwd=REPOSITORY, environment={"PYTHONPATH": path}, folders=folders)
+        command = [*GRAPHMILL, *words, "--master", f"local[{self.num_workers}]"]
+        return measure.run(command, cwd=REPOSITORY, environment=ENVIRONMENT, folders=folders)
 
     def evaluate(self, config_path: Path) -> tuple[measure.Measured, dict[str, float]]:
         """Rank the test edges; also their metrics."""

@@ -8,16 +8,14 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
-from bench.pbg import REPOSITORY
 from bench.report import Report
-from bench.setting import Setting, write_yaml
+from bench.setting import ENVIRONMENT, GRAPHMILL, Setting, write_yaml
 from bench.synthetic import Edges, tsv_edges
 
 REPEATS = 3
@@ -100,9 +98,8 @@ def _fastest(*words: str | Path, replaced: Path | None = None) -> Timed:
 
 
 def _timed(*words: Any) -> Timed:
-    path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     started_s = time.monotonic()
-    command, environment = [sys.executable, "-m", "graphmill", *words], {**os.environ, "PYTHONPATH": path}
+    command, environment = [*GRAPHMILL, *words], os.environ | ENVIRONMENT
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
     )
