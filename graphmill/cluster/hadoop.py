@@ -241,13 +241,9 @@ class Application:
             log.info("yarn: %s; logs: yarn logs -applicationId %s", identity, identity)
             asked, most = self._asked_and_most("vcores", "virtual cores")
             if asked > most:
-                text = (
-                    "yarn: a worker uses %d cores, and its container gets %d vcores, the most that this YARN "
+                log.warning(
+                    "yarn: a worker uses %d cores, and a container gets %d vcores at most", asked, most
                 )
-                text += (
-                    "gives (yarn.scheduler.maximum-allocation-vcores): nodes may have more work than cores"
-                )
-                log.warning(text, asked, most)
 
     def check_memory(self, key: str) -> None:
         """Raise ConfigError if containers get less than the setting `key` asks for: YARN raises none."""

@@ -97,8 +97,7 @@ def differences(
 ) -> list[str]:
     """List the differences of two fingerprints as `changes` does, but those of `inputs` in words.
 
-    A finished folder of `config` is newer or older than the result, which was made at `made_s`, in seconds
-    since 1970.
+    A finished folder is newer or older than the result, which was made at `made_s`, in seconds since 1970.
     """
     told: dict[str, Any] = {"inputs": [], VECTORS: None}
     lines = changes({**before, **told}, {**after, **told})

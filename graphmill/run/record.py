@@ -1,8 +1,7 @@
 """run.json, and the rule that skips finished stages.
 
 A stage's output folders hold the marker `_SUCCESS` with a fingerprint: the settings that matter, and the
-inputs. run.json keeps the same fingerprint beside the stage's figures. A stage is finished while both equal
-the present fingerprint.
+inputs. run.json keeps it too, beside the figures. A stage is finished while both equal the present one.
 """
 
 import json
