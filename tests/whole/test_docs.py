@@ -269,7 +269,7 @@ def test_extras_that_are_named_exist() -> None:
         for folder in ("graphmill", "etl", "train", "remap")
         for path in (REPOSITORY / folder).rglob("*.py")
     ]
-    texts = [path.read_text() for path in (*PAGES, *(REPOSITORY / "examples").iterdir(), *sources)]
+    texts = [path.read_text() for path in (*PAGES, *(REPOSITORY / "examples").glob("*.*"), *sources)]
     named = {
         name
         for text in texts
