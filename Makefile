@@ -12,7 +12,7 @@ DEMO_OUTPUT ?= demo-output
 PARALLEL ?= --numprocesses 3 --dist loadgroup --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-fast test-image test-hadoop check format docs reference bench bench-large bench-gpu constraints release clean
+.PHONY: help install demo test test-fast test-image test-hadoop check lint format docs reference bench bench-large bench-gpu constraints release clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,7 +28,7 @@ install: $(INSTALLED) ## install everything into .venv
 demo: $(INSTALLED) ## raw ids in, embeddings out: the Debian package graph
 	$(BIN)/python demo/run.py $(DEMO_OUTPUT)
 
-test: check ## the whole suite; parts that need java and mvn skip without them
+test: lint ## style, types, and the whole suite; parts that need java and mvn skip without them
 	$(BIN)/pytest $(PARALLEL)
 
 test-fast: $(INSTALLED) ## the quick tests, without servers; a minute and a half on two cores
@@ -40,12 +40,13 @@ test-image: $(INSTALLED) ## build the Dockerfile and run its image, as root, wit
 test-hadoop: $(INSTALLED) ## all of HDFS and YARN, with failover and Kerberos, which `test` tries once; minutes
 	$(BIN)/pytest -m "hdfs or yarn"
 
-check: $(INSTALLED) ## style, types, and the layers of the house
+check: lint ## style, types, and the layers of the house
+	$(BIN)/pytest --quiet tests/whole/test_architecture.py
+
+lint: $(INSTALLED)
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy --num-workers 2
-	$(BIN)/lint-imports
-	$(BIN)/pytest --quiet tests/whole/test_architecture.py
 	$(BIN)/hadolint Dockerfile
 
 format: $(INSTALLED) ## put the code in its one format
