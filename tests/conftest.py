@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator
+from contextlib import closing
 
 import dask
 import distributed
@@ -17,10 +18,10 @@ from graphmill.display import terminal
 from tests.commands import Command, on_cluster, submit
 from tests.finished import finished_run, once, triples, wheel
 from tests.forked import Forks
-from tests.hadoop.fixture import hdfs, hdfs_uri, yarn
+from tests.hadoop.fixture import hdfs, hdfs_uri
 from tests.workers import cluster_of
 
-__all__ = ["finished_run", "hdfs", "hdfs_uri", "once", "submit", "triples", "wheel", "yarn"]
+__all__ = ["finished_run", "hdfs", "hdfs_uri", "once", "submit", "triples", "wheel"]
 
 # The first example of a test may compile, start or import something; slow machines run the suite too.
 hypothesis.settings.register_profile(
@@ -38,27 +39,31 @@ hypothesis.settings.load_profile("suite")
 dask.config.set(QUIET)  # for clusters in this process too
 
 OF_NANNIES = {*dask.config.get("distributed.nanny.pre-spawn-environ"), *cluster.ENVIRONMENT}
-_HADOOP = "hadoop"
 STARTING = {"client", "forked"}
+OF_THEIR_FILE = {"available", "secured"}  # fixtures that start another HDFS than `hdfs`
 AT_START = {name: os.environ.get(name) for name in OF_NANNIES}
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give a file to one process of pytest-xdist, for its fixtures; and all of Hadoop, which starts once.
+    """Give a file to one process of pytest-xdist, for its fixtures; and all of one HDFS, which starts once.
 
     What takes longest goes first, so that the processes end at about the same time. What asks for processes
     is slow.
     """
+    marks = {item: {mark.name for mark in item.iter_markers()} for item in items}
     groups = {}
     for item in items:
-        if isinstance(item, pytest.Function) and STARTING & set(item.fixturenames):
+        fixtures = set(item.fixturenames) if isinstance(item, pytest.Function) else set()
+        if STARTING & fixtures:
             item.add_marker(pytest.mark.slow)
-        on_hadoop = item.get_closest_marker("hdfs") or item.get_closest_marker("yarn")
-        groups[item] = _HADOOP if on_hadoop else item.location[0]
+        is_shared = "hdfs" in marks[item] and not OF_THEIR_FILE & fixtures
+        groups[item] = "hdfs" if is_shared else item.location[0]
         item.add_marker(pytest.mark.xdist_group(groups[item]))
     slow = {groups[item] for item in items if item.get_closest_marker("slow")}
-    items.sort(key=lambda item: (groups[item] != _HADOOP, groups[item] not in slow))
+    items.sort(
+        key=lambda item: ("yarn" not in marks[item], "hdfs" not in marks[item], groups[item] not in slow)
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -104,7 +109,7 @@ def near_client() -> Iterator[distributed.Client]:
 @pytest.fixture(scope="session")
 def forked() -> Iterator[Forks]:
     """`forked("graphmill", ...)`: a command in a process of its own, which may be killed."""
-    with Forks() as forks:
+    with closing(Forks()) as forks:
         yield forks
 
 

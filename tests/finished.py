@@ -3,9 +3,9 @@
 import fcntl
 import os
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable
+import venv
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytest
 from graphmill.machine.variants import command, variants_here
 from tests import REPOSITORY
 from tests.forked import Forks
+from tests.processes import completed, executable
 
 Once = Callable[[str, Callable[[Path], object]], Path]
 
@@ -88,18 +89,30 @@ def wheel(once: Once) -> Path:
     build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d"]
 
     def make(to: Path) -> None:
-        compiler = to / "compiler"
         options = " ".join(command("", variants_here()[0])[1:])
-        compiler.write_text(
-            f'#!/bin/sh\ncase "$*" in "{options} "*) exec g++ "$@" ;; *) exec g++ "$@" -O0 ;; esac\n'
-        )
-        compiler.chmod(0o755)
-        in_haste = {"CXX": str(compiler)} if shutil.which("g++") else {}
-        subprocess.run([*build, str(to)], cwd=REPOSITORY, check=True, env=os.environ | in_haste)
+        text = f'case "$*" in "{options} "*) exec g++ "$@" ;; *) exec g++ "$@" -O0 ;; esac'
+        in_haste = {"CXX": str(executable(to / "compiler", text))} if shutil.which("g++") else {}
+        completed(*build, to, cwd=REPOSITORY, env=os.environ | in_haste)
 
     folder = once("wheel", make)
     (found,) = folder.glob("*.whl")
     return found
+
+
+def environment(home: Path, *installs: Sequence[object], sites: Sequence[str] = ()) -> Path:
+    """The site-packages of a virtual environment that borrows this one's packages, and those of `sites`.
+
+    `installs` are arguments of pip, for one call after another.
+    """
+    venv.create(home, clear=True, symlinks=True)
+    pip = (sys.executable, "-m", "pip", "--python", home, "--disable-pip-version-check")
+    for each in installs:
+        completed(*pip, "install", "--quiet", "--no-compile", *each)
+    site = next(home.glob("lib/python*/site-packages"))
+    # What a .pth names is on the path, but its own .pth files, such as that of this checkout, are not read.
+    borrowed = [path for path in sys.path if path.endswith("site-packages")]
+    (site / "borrowed.pth").write_text("\n".join([*borrowed, *sites]))
+    return site
 
 
 def copy_of(folder: Path, target: Path) -> Path:

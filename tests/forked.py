@@ -1,13 +1,14 @@
 """Commands in processes of their own that import nothing: forks of a process that has imported all.
 
-The fixture `forked` is a `Forks`; `python -m tests.forked` is the process that forks. The Dask workers of a
-fork are threads of it. A fork may die like a machine without power, at one of its renamings. All forks end
-with the suite, however it ends: its end of a pipe is closed then.
+The fixture `forked` is a `Forks`; `python -m tests.forked MODULE ...` is the process that forks, and imports
+the modules first. The Dask workers of a fork are threads of it. A fork may die like a machine without power,
+at one of its renamings. All forks end with the suite, however it ends: its end of a pipe is closed then.
 """
 
 import importlib
 import json
 import os
+import runpy
 import select
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from itertools import count
@@ -104,18 +105,20 @@ ENTRIES = {
 
 
 class Forks:
-    """Starts processes; the one that forks ends with the `with` block."""
+    """Starts processes: forks of one, of this Python, that has imported the modules."""
 
-    def __enter__(self) -> "Forks":
+    def __init__(
+        self, python: str | Path = sys.executable, modules: Sequence[str] = OF_COMMANDS, **variables: str
+    ) -> None:
         self._folder = tempfile.TemporaryDirectory()
         self._numbers = count()
-        command = [sys.executable, "-m", "tests.forked"]
-        self._process = subprocess.Popen(
-            command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        return self
+        self._variables = variables
+        command = [str(python), "-m", "tests.forked", *modules]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self._process = subprocess.Popen(command, cwd=REPOSITORY, env=os.environ | variables, **pipes)
 
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
+        """End the process that forks."""
         self._process.communicate()
         self._folder.cleanup()
 
@@ -138,7 +141,7 @@ class Forks:
         """Start a command.
 
         Args:
-            words: `graphmill`, `dask-submit`, `python -c TEXT` or `module:function`, with their arguments.
+            words: `graphmill`, `dask-submit`, `python` or `module:function`, with their arguments.
             kill: When the process is to die.
             cwd: Working directory; default this process's.
             has_report: Write report.html too, which takes as long as two stages.
@@ -147,7 +150,7 @@ class Forks:
         folder = Path(self._folder.name, str(next(self._numbers)))
         folder.mkdir()
         arguments = [str(each) for each in words]
-        where = [str(folder), str(cwd or Path.cwd()), {**os.environ, **variables}]
+        where = [str(folder), str(cwd or Path.cwd()), {**os.environ, **self._variables, **variables}]
         return Fork(self, self.ask(["start", arguments, kill, has_report, *where]), folder)
 
     def __call__(self, *words: object, code: int = 0, kill: Kill | None = None, **options: Any) -> Ended:
@@ -245,11 +248,18 @@ def start(
 
 
 def python() -> None:
-    """Run `python -c TEXT ...`."""
-    text = sys.argv[2]
+    """Run `python -c TEXT ...`, `python -m MODULE ...` or `python SCRIPT ...`."""
     sys.path.insert(0, "")
-    sys.argv[:3] = ["-c"]
-    exec(text, {"__name__": "__main__"})
+    _, *sys.argv = sys.argv
+    match sys.argv:
+        case ["-c", text, *_]:
+            del sys.argv[1]
+            exec(text, {"__name__": "__main__"})
+        case ["-m", module, *_]:
+            del sys.argv[0]
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        case [script, *_]:  # in full: processes that it spawns look for it elsewhere
+            runpy.run_path(str(Path(script).resolve()), run_name="__main__")
 
 
 @contextmanager
@@ -263,7 +273,7 @@ def connect(master: str | None, *others: Any, **_: Any) -> Iterator[distributed.
 def main() -> None:
     """Answer the questions that stdin brings."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the suite is in the background
-    for name in OF_COMMANDS:
+    for name in sys.argv[1:]:
         importlib.import_module(name)
     for line in sys.stdin:
         action, *rest = json.loads(line)

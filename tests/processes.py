@@ -84,18 +84,11 @@ def speaking(*words: object, **options: Any) -> Iterator[tuple[subprocess.Popen[
 
 def _group_lives(group: int) -> bool:
     """Whether a process of the group runs; without a parent to collect it, an ended one stays listed."""
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return any(each.info["status"] != psutil.STATUS_ZOMBIE for each in _members(group))
-
-
-def _members(group: int) -> Iterator[psutil.Process]:
     for each in psutil.process_iter(["status"]):
         with suppress(ProcessLookupError):
-            if os.getpgid(each.pid) == group:
-                yield each
+            if os.getpgid(each.pid) == group and each.info["status"] != psutil.STATUS_ZOMBIE:
+                return True
+    return False
 
 
 @contextmanager

@@ -2,18 +2,17 @@
 
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.hadoop.jars import ensure_jars, java_home
+from tests.hadoop.jars import ensure_jars
 
 MAIN_PATH = Path(__file__).with_name("MiniCluster.java")
 WAIT_S = 600.0  # in tests, for what is to come
-START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 10.0
-COMMAND_TIMEOUT_S = 300.0
 LOG_TAIL_LINES = 40
 # Of programs that live for seconds: what would pay after minutes costs a quarter of their time.
 QUICK_START = "-XX:+UseSerialGC -XX:-UsePerfData -XX:TieredStopAtLevel=1"
@@ -42,7 +41,8 @@ class MiniHdfs:
         self.log_path = base_path / "log.txt"
         temporary_path = base_path / "tmp"
         temporary_path.mkdir(parents=True)
-        command = ["java", "-Xmx512m", *QUICK_START.split()]
+        java = Path(shutil.which("java")).resolve()
+        command = [str(java), "-Xmx512m", *QUICK_START.split()]
         command += ["--add-opens=java.base/java.lang=ALL-UNNAMED"]  # YARN's web pages define classes
         command += ["-Djava.net.preferIPv4Stack=true", f"-Djava.io.tmpdir={temporary_path}"]
         command += ["-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
@@ -53,14 +53,14 @@ class MiniHdfs:
             self.process = subprocess.Popen(
                 command,
                 cwd=base_path,
-                env={**os.environ, "JAVA_HOME": java_home()},  # for YARN's application masters
+                env={**os.environ, "JAVA_HOME": str(java.parents[1])},  # for YARN's application masters
                 stdin=subprocess.PIPE,  # its end is the signal to die
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C must not end it before the tests' own clean-up
             )
         try:
-            self.uri = self._wait_until_ready()
+            self.uri = self._answer(r"^READY (hdfs://\S+)\n")
         except BaseException:
             self.close()
             raise
@@ -70,14 +70,7 @@ class MiniHdfs:
         begin = self.log_path.stat().st_size
         self.process.stdin.write(f"{command}\n".encode())
         self.process.stdin.flush()
-        answer = re.compile(rf"^BEGIN {command}\n(.*?)^DONE {command}\n", re.MULTILINE | re.DOTALL)
-        deadline = time.monotonic() + COMMAND_TIMEOUT_S
-        while time.monotonic() < deadline:
-            log = self.log_path.read_bytes()[begin:].decode(errors="replace")
-            if found := answer.search(log):
-                return found[1].splitlines()
-            time.sleep(0.05)
-        raise RuntimeError(f"{command}: no answer in {COMMAND_TIMEOUT_S:.0f} s:\n{_tail(log)}")
+        return self._answer(rf"^BEGIN {command}\n(.*?)^DONE {command}\n", begin).splitlines()
 
     def close(self) -> None:
         """End the process and wait for its end."""
@@ -88,24 +81,15 @@ class MiniHdfs:
             self.process.kill()
             self.process.wait()
 
-    def _wait_until_ready(self) -> str:
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
+    def _answer(self, pattern: str, begin: int = 0) -> str:
+        """The group of a pattern that the log will have, from this byte on, or a RuntimeError."""
+        deadline = time.monotonic() + WAIT_S
+        while True:
             exit_code = self.process.poll()
-            log = self.log_path.read_text(errors="replace")
-            if ready := re.search(r"^READY (hdfs://\S+)\n", log, re.MULTILINE):
-                return ready[1]
-            if exit_code is not None:
-                raise RuntimeError(f"HDFS ended with {exit_code} instead of starting:\n{_tail(log)}")
+            log = self.log_path.read_bytes()[begin:].decode(errors="replace")
+            if found := re.search(pattern, log, re.MULTILINE | re.DOTALL):
+                return found[1]
+            if exit_code is not None or time.monotonic() > deadline:
+                tail = "\n".join(log.splitlines()[-LOG_TAIL_LINES:])
+                raise RuntimeError(f"expected {pattern}, found none; exit code: {exit_code}:\n{tail}")
             time.sleep(0.05)
-        raise RuntimeError(f"HDFS was not ready after {START_TIMEOUT_S:.0f} s:\n{_tail(log)}")
-
-
-def _tail(log: str) -> str:
-    return "\n".join(log.splitlines()[-LOG_TAIL_LINES:])
-
-
-def environment_of(cluster: MiniHdfs, **variables: str) -> dict[str, str]:
-    """This process's environment, with `cluster` as Hadoop."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("GRAPHMILL_")}
-    return {**kept, "HADOOP_CONF_DIR": str(cluster.conf_dir), **variables}

@@ -1,4 +1,4 @@
-"""Pytest fixtures: one real Hadoop for the session, a fresh folder of its HDFS for each test."""
+"""Pytest fixtures: one real HDFS for the session, a fresh folder of it for each test."""
 
 import itertools
 import re
@@ -11,7 +11,7 @@ from typing import Any
 import hdfs_native
 import pytest
 
-from tests.hadoop.cluster import QUICK_START, MiniHdfs
+from tests.hadoop.cluster import MiniHdfs
 from tests.hadoop.jars import why_not
 
 _folder_numbers = itertools.count()
@@ -33,17 +33,10 @@ def hadoop(**options: Any) -> Iterator[MiniHdfs]:
 
 
 @pytest.fixture(scope="session")
-def yarn() -> Iterator[MiniHdfs]:
-    """A running HDFS, and a YARN of two nodes."""
-    with hadoop(settings={"mini.nodemanagers": "2"}) as cluster, pytest.MonkeyPatch.context() as environment:
-        environment.setenv("JAVA_TOOL_OPTIONS", QUICK_START)  # clients of YARN, and through them its masters
+def hdfs() -> Iterator[MiniHdfs]:
+    """A running HDFS."""
+    with hadoop() as cluster:
         yield cluster
-
-
-@pytest.fixture(scope="session")
-def hdfs(yarn: MiniHdfs) -> MiniHdfs:
-    """The running HDFS."""
-    return yarn
 
 
 @pytest.fixture

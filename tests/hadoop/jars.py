@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 
 from tests import REPOSITORY
+from tests.processes import completed
 
 POM_PATH = Path(__file__).with_name("pom.xml")
 CACHE_PATH = REPOSITORY / ".hadoop"
@@ -28,33 +29,19 @@ class HadoopUnavailableError(Exception):
 @functools.cache
 def why_not() -> str | None:
     """The reason why no Hadoop can run here, or None once its jars are in the cache."""
+    for tool in ("java", "mvn"):
+        if shutil.which(tool) is None:
+            return f"expected {tool} on PATH, found none; install a JDK and Maven"
+    modules = completed("java", "--list-modules").stdout
+    found = re.search(r"^jdk\.compiler@(\d+)", modules, re.MULTILINE)
+    if found is None or int(found[1]) not in JAVA_VERSIONS:
+        wanted = f"a JDK from {JAVA_VERSIONS[0]} to {JAVA_VERSIONS[-1]}"
+        return f"expected {wanted} on PATH, found one of {found[1] if found else 'no compiler'}"
     try:
-        _check_tools()
         ensure_jars()
     except HadoopUnavailableError as unavailable:
         return str(unavailable)
     return None
-
-
-def _check_tools() -> None:
-    """Look for a fitting JDK and Maven."""
-    for tool in ("java", "mvn"):
-        if shutil.which(tool) is None:
-            raise HadoopUnavailableError(f"expected {tool} on PATH, found none; install a JDK and Maven")
-    modules = subprocess.run(
-        ["java", "--list-modules"], capture_output=True, text=True, timeout=FETCH_TIMEOUT_S
-    )
-    version = re.search(r"^jdk\.compiler@(\d+)", modules.stdout, re.MULTILINE)
-    if version is None or int(version[1]) not in JAVA_VERSIONS:
-        found = f"Java {version[1]}" if version else "a Java without a compiler"
-        wanted = f"a JDK from {JAVA_VERSIONS[0]} to {JAVA_VERSIONS[-1]}"
-        raise HadoopUnavailableError(f"expected {wanted} on PATH, found {found}")
-
-
-def java_home() -> str:
-    """The folder of the JDK that `java` belongs to."""
-    java = shutil.which("java")
-    return str(Path(java).resolve().parents[1])
 
 
 def ensure_jars() -> Path:

@@ -22,15 +22,13 @@ from graphmill.storage import hdfs_writer
 from tests import REPOSITORY
 from tests.etl.graphs import same_bytes, write_parquet
 from tests.etl.run.test_go_on import figures_of, graph_config, stopped_before
-from tests.hadoop.cluster import WAIT_S, MiniHdfs, environment_of
+from tests.hadoop.cluster import WAIT_S, MiniHdfs
 from tests.hadoop.files import files_at
 from tests.hadoop.fixture import hadoop
-from tests.processes import running
+from tests.processes import DASK_SUBMIT, running
 from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.hdfs, pytest.mark.slow]
-
-DASK_SUBMIT = str(Path(sys.executable).with_name("dask-submit"))
 
 CONF = """
 entities: {node: {num_partitions: 2}}
@@ -77,13 +75,12 @@ def write_edges(uri: str, num_files: int, rows: int) -> None:
             pq.write_table(table, stream)
 
 
-def pipeline(cluster, folder, root, log, before=()):
+def pipeline(folder, root, log, before=()):
     conf = folder / "c.yaml"
     conf.write_text(CONF)
     overrides = ["--set", f"input={root}", "--set", f"output={root}/out"]
     command = [*before, DASK_SUBMIT, "--master", "local[2]", "pipeline.py", "--conf", str(conf), *overrides]
-    options = {"cwd": REPOSITORY, "env": environment_of(cluster), "stdout": subprocess.DEVNULL}
-    return running(command, log, **options)
+    return running(command, log, cwd=REPOSITORY, stdout=subprocess.DEVNULL)
 
 
 @pytest.mark.hadoop_full
@@ -93,12 +90,12 @@ def test_a_run_survives_a_rolling_restart_of_datanodes_and_a_failover_of_the_nam
     assert available.uri == "hdfs://graphmill"
     for root in roots.values():
         write_edges(root, 4, 10_000)
-    with pipeline(available, tmp_path, roots["local"], tmp_path / "local.log") as undisturbed:
+    with pipeline(tmp_path, roots["local"], tmp_path / "local.log") as undisturbed:
         assert undisturbed.wait(400) == 0, (tmp_path / "local.log").read_text()
     log, sign = tmp_path / "hdfs.log", tmp_path / "held"
     held = [sys.executable, "-m", "tests.held", "checkpoint_version.txt", "12", str(sign)]
     trained = f"{roots['hdfs']}/out/checkpoint/checkpoint_version.txt"
-    with pipeline(available, tmp_path, roots["hdfs"], log, held) as disturbed:
+    with pipeline(tmp_path, roots["hdfs"], log, held) as disturbed:
         wait_until(lambda: b"etl: starting" in log.read_bytes(), WAIT_S)
         for has_begun in (lambda: True, lambda: storage.exists(trained)):
             wait_until(has_begun, WAIT_S)

@@ -5,12 +5,9 @@ import getpass
 import json
 import os
 import re
+import shutil
 import signal
-import subprocess
-import sys
-import tarfile
 import textwrap
-import venv
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -25,18 +22,37 @@ import pytest
 
 from graphmill import cluster, storage
 from tests import REPOSITORY
+from tests.finished import environment
 from tests.forked import Fork, Forks
 from tests.graphmill.cluster import stranger
 from tests.graphmill.cluster.certificates import certificates
-from tests.hadoop.cluster import WAIT_S, MiniHdfs, environment_of
+from tests.graphmill.smallest import write_conf
+from tests.hadoop.cluster import QUICK_START, WAIT_S, MiniHdfs
+from tests.hadoop.fixture import hadoop
 from tests.hadoop.jars import ensure_jars
-from tests.processes import SLEEPER
+from tests.processes import SLEEPER, executable
 from tests.waiting import found_in, wait_until
 
 pytestmark = [pytest.mark.yarn, pytest.mark.slow]
 
 
 FINAL_STATES = {"FINISHED", "FAILED", "KILLED"}
+
+
+@pytest.fixture(scope="module")
+def yarn() -> Iterator[MiniHdfs]:
+    """A running HDFS, and a YARN of two nodes."""
+    with hadoop(settings={"mini.nodemanagers": "2"}) as cluster, pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JAVA_TOOL_OPTIONS", QUICK_START)  # clients of YARN, and through them its masters
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an installation, which need not compile its code in each container."""
+    home = tmp_path_factory.mktemp("installed") / "environment"
+    environment(home, ["--no-deps", "--no-index", wheel])
+    return home / "bin/python"
 
 
 class Application(NamedTuple):
@@ -93,17 +109,10 @@ def arguments(name: str, *more: str, num_workers: int = 1) -> list[str]:
 
 def conf_of(folder: Path, **cluster: Any) -> str:
     """A configuration for scripts: a graph that nobody looks at, and the section `cluster`."""
-    graph = {
-        "output": str(folder / "o"),
-        "dimension": 2,
-        "entities": {"a": {"num_partitions": 1}},
-        "relations": [{"name": "r", "lhs": "a", "rhs": "a"}],
-    }
     patient = {"start_timeout_s": 1800, "replace_after_s": 1800}  # a machine may be busy
     settings = {"yarn_classpath": f"{ensure_jars()}/*", "host": "127.0.0.1", **patient, **cluster}
-    path = folder / "cluster.yaml"
-    path.write_text(json.dumps({**graph, "cluster": settings}))
-    return str(path)
+    write_conf(folder, cluster=settings)
+    return str(folder / "c.yaml")
 
 
 def demo_cut(uri: str, num_packages: int) -> list[str]:
@@ -120,10 +129,12 @@ def demo_cut(uri: str, num_packages: int) -> list[str]:
     return list(packages.to_pylist())
 
 
-def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_killed(yarn, tmp_path, forked):
+def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_killed(
+    yarn, python, tmp_path, forked
+):
     """--deploy-mode cluster: the driver has a container too, and needs its client only to be followed."""
     home = yarn_command(tmp_path, yarn)
-    environment = {"HADOOP_HOME": str(home), "TMPDIR": str(tmp_path)}
+    variables = {"HADOOP_HOME": str(home), "TMPDIR": str(tmp_path)}
     root = f"{yarn.uri}/demo"
     packages = demo_cut(f"{root}/in", 400)
     settings = {
@@ -137,11 +148,11 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     }
     overrides = [f"--set={key}={value}" for key, value in settings.items()]
     # Nodes give HADOOP_HOME to their containers; there is no Hadoop on these "nodes".
-    deployed = ["--deploy-mode", "cluster", "--driver-memory", "1GiB"]
+    deployed = ["--deploy-mode", "cluster", "--driver-memory", "1GiB", "--python", str(python)]
     deployed += ["--yarn-option", f"shell_env=HADOOP_HOME={home}"]
     command = arguments("demo", *deployed, num_workers=2)
     command += ["pipeline.py", "--conf", str(REPOSITORY / "conf" / "demo.yaml"), *overrides]
-    run = forked.start(*command, **environment)
+    run = forked.start(*command, **variables)
     trained = f"{root}/out/checkpoint/checkpoint_version.txt"
     wait_until(lambda: storage.exists(trained) or not run.is_running(), WAIT_S)
     run.send(signal.SIGKILL)
@@ -153,13 +164,13 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
             with suppress(ProcessLookupError):  # it ended with its parent
                 os.kill(pid, signal.SIGKILL)
     (driver,) = re.findall(r"the driver is (application_\w+)", left.stderr)
-    first_try = forked.start("graphmill", "follow", driver, **environment)
+    first_try = forked.start("graphmill", "follow", driver, **variables)
     wait_until(lambda: first_try.read("stderr"), WAIT_S)
     first_try.send(signal.SIGINT)
     assert f"{driver} goes on without this command" in first_try.wait(130).stderr
-    followed = forked("graphmill", "follow", driver, **environment)
+    followed = forked("graphmill", "follow", driver, **variables)
     assert f"embeddings: {root}/out/embeddings" in followed.stdout
-    again = forked("graphmill", "follow", driver, code=1, **environment)
+    again = forked("graphmill", "follow", driver, code=1, **variables)
     assert f"{driver}: the driver has ended without an exit code, unless another command" in again.stderr
     record = json.loads(storage.read_text(f"{root}/out/run.json"))
     assert record["status"] == "done"
@@ -281,17 +292,15 @@ ENVIRONMENT_SCRIPT = """
 
 # What Hadoop's own `yarn` does of it: four commands, by java with the class path of its jars. `yarn logs`
 # takes the logs from web services, which this cluster lacks.
-YARN_COMMAND = """#!/bin/bash
-case "$1" in
+YARN_COMMAND = """case "$1" in
   logs) find {base} -path "*/$3/*" -name AppMaster.stderr -exec cat {{}} + ;;
   classpath) echo "{jars}/*" ;;
   jar) shift 2; exec java -cp "$HADOOP_CONF_DIR:{jars}/*" "$@" ;;
   *) exec java -cp "$HADOOP_CONF_DIR:{jars}/*" org.apache.hadoop.yarn.client.cli.ApplicationCLI "$@" ;;
-esac
-"""
+esac"""
 
 
-def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Path) -> None:
+def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Path, forked: Forks) -> None:
     """--archive on HDFS is unpacked on the nodes; HADOOP_HOME's client; containers get what they must."""
     hdfs_native.Client(yarn.uri).mkdirs("/user/alice", 0o777, create_parent=True)
     home = yarn_command(tmp_path, yarn)
@@ -300,37 +309,22 @@ def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Pat
         stream.write(packed_environment(tmp_path))
     (tmp_path / "about.py").write_text(textwrap.dedent(ENVIRONMENT_SCRIPT))
     conf = conf_of(tmp_path, yarn_classpath=None, tls=certificates(tmp_path))
-    done = subprocess.run(
-        arguments(
-            *("packed", "--archive", archive, "--queue", "nightly", "--conf", conf),
-            *("--yarn-option", "shell_env=COLOUR=red", "--yarn-option", "shell_env=SHAPE=round"),
-            *("--yarn-option", "debug", "about.py"),
-        ),
-        executable=Path(sys.executable).with_name("dask-submit"),
-        cwd=tmp_path,
-        env=environment_of(
-            yarn, HADOOP_HOME=str(home), GRAPHMILL_HDFS_TIMEOUT_S="17", HADOOP_USER_NAME="alice"
-        ),
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
+    words = arguments(
+        *("packed", "--archive", archive, "--queue", "nightly", "--conf", conf),
+        *("--yarn-option", "shell_env=COLOUR=red", "--yarn-option", "shell_env=SHAPE=round"),
+        *("--yarn-option", "debug", "about.py"),
     )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    (worker,) = found
+    given = {"GRAPHMILL_HDFS_TIMEOUT_S": "17", "HADOOP_USER_NAME": "alice"}
+    done = forked(*words, cwd=tmp_path, HADOOP_HOME=str(home), **given)
+    (worker,) = json.loads(done.stdout)
     assert worker["prefix"].endswith("small.tar.gz.unpacked")
-    environment = worker["environment"]
-    for variable, value in cluster.ENVIRONMENT.items():
-        assert environment[variable] == value
-    assert environment["GRAPHMILL_HDFS_TIMEOUT_S"] == "17"
-    assert environment["HADOOP_USER_NAME"] == "alice"
-    assert environment["GRAPHMILL_NUM_CORES"] == "1"
-    assert (environment["COLOUR"], environment["SHAPE"]) == ("red", "round")
-    own = f"{environment['LOCAL_DIRS']}/{environment['CONTAINER_ID']}/"
+    found = worker["environment"]
+    told = {"GRAPHMILL_NUM_CORES": "1", "COLOUR": "red", "SHAPE": "round"}
+    assert (cluster.ENVIRONMENT | given | told).items() <= found.items()
+    own = f"{found['LOCAL_DIRS']}/{found['CONTAINER_ID']}/"
     assert worker["temporary"] == f"{own}tmp"
     for variable in ("XDG_CACHE_HOME", "MPLCONFIGDIR", "TRITON_CACHE_DIR", "NUMBA_CACHE_DIR"):
-        assert environment[variable].startswith(f"{own}cache")
+        assert found[variable].startswith(f"{own}cache")
     assert worker["scratch"].startswith(own)
     assert worker["address"].startswith("tls://")
     application = named(yarn, "packed")[0]
@@ -341,22 +335,12 @@ def test_a_packed_environment_and_the_command_yarn(yarn: MiniHdfs, tmp_path: Pat
 
 def yarn_command(folder: Path, cluster: MiniHdfs) -> Path:
     """A HADOOP_HOME with the command `yarn`."""
-    command = folder / "hadoop" / "bin" / "yarn"
-    command.parent.mkdir(parents=True)
-    command.write_text(YARN_COMMAND.format(jars=ensure_jars(), base=cluster.conf_dir.parent))
-    command.chmod(0o755)
-    return folder / "hadoop"
+    text = YARN_COMMAND.format(jars=ensure_jars(), base=cluster.conf_dir.parent)
+    return executable(folder / "hadoop/bin/yarn", text).parents[1]
 
 
 def packed_environment(folder: Path) -> bytes:
     """A virtual environment in a tar.gz, small since it borrows this one's packages."""
     home = folder / "environment"
-    venv.create(home, symlinks=True)
-    site = next(home.glob("lib/python*/site-packages"))
-    (site / "borrowed.pth").write_text(
-        "\n".join(path for path in sys.path if "site-packages" in path or path == str(REPOSITORY))
-    )
-    packed = folder / "small.tar.gz"
-    with tarfile.open(packed, "w:gz") as tar:
-        tar.add(home, arcname=".")
-    return packed.read_bytes()
+    (environment(home) / "checkout.pth").write_text(str(REPOSITORY))
+    return Path(shutil.make_archive(str(folder / "small"), "gztar", home)).read_bytes()

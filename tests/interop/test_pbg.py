@@ -19,6 +19,7 @@ from graphmill.ask.evaluate import evaluate
 from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from tests.interop.pbg import Pbg
+from tests.train.graphs import USUAL
 from train import job as train_job
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -26,18 +27,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 OPERATORS = ("none", "diagonal", "translation", "linear", "affine", "complex_diagonal")
 NAMES = {"pos_rank": "mean_rank", "mrr": "mrr", "r1": "hits@1", "r10": "hits@10", "r50": "hits@50"}
 
-COMMON: dict[str, Any] = {
-    "dimension": 8,
-    "comparator": "dot",
-    "loss_fn": "softmax",
-    "lr": 0.1,
-    "num_epochs": 2,
-    "batch_size": 100,
-    "num_batch_negs": 50,
-    "num_uniform_negs": 50,
-    "eval_fraction": 0.0,
-    "workers": 1,
-}
+COMMON = USUAL | {"batch_size": 100, "num_batch_negs": 50, "num_uniform_negs": 50}
 DYNAMIC = {
     **COMMON,
     "entities": {"user": {"num_partitions": 1}},

@@ -4,8 +4,6 @@ import json
 import platform
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pytest
 from graphmill import storage
 from tests import REPOSITORY
 from tests.etl.graphs import same_bytes
-from tests.finished import NUM_ENTITIES, copy_of, of_triples
+from tests.finished import NUM_ENTITIES, copy_of, environment, of_triples
 from tests.forked import Ended, Forks, Kill
 from tests.graphmill.report.browser import show
 from tests.hadoop.files import files_at, upload
@@ -185,29 +183,17 @@ def assert_same_output(one_uri: str, two_uri: str, tmp_path: Path) -> None:
             assert one[name] == two[name], name
 
 
-def installation(wheel: Path, home: Path) -> None:
-    """Make an environment with the wheel, without dependencies."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(home)], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(home), "install", "--quiet"]
-    subprocess.run([*pip, "--no-deps", "--no-index", str(wheel)], check=True)
-
-
 def test_the_same_seed_gives_the_same_bytes_whatever_the_workers_and_wherever_code_was_compiled(
     finished_run: Path, triples: Path, wheel: Path, tmp_path: Path
 ) -> None:
     """`finished_run` was made in one process, with a compiler; an installed wheel needs none."""
     home = tmp_path / "environment"
-    installation(wheel, home)
+    environment(home, ["--no-deps", "--no-index", wheel])
     (tmp_path / "cache").mkdir()
-    command = [home / "bin/dask-submit", "--master", "local[2]", "pipeline.py"]
-    arguments = [*map(str, command), *of_triples(triples, tmp_path / "out")]
-    environment = {
-        "PATH": str(home / "bin"),
-        "PYTHONPATH": str(Path(pytest.__file__).parents[1]),  # dependencies; .pth files do not count here
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }
-    completed(*arguments, env=environment, cwd=tmp_path)
-    completed(home / "bin/graphmill", "--version", env=environment)
+    command = (home / "bin/dask-submit", "--master", "local[2]", "pipeline.py")
+    place = {"PATH": str(home / "bin"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    completed(*command, *of_triples(triples, tmp_path / "out"), env=place, cwd=tmp_path)
+    completed(home / "bin/graphmill", "--version", env=place)
     assert_same_output(str(finished_run), str(tmp_path / "out"), tmp_path)
     if shutil.which("g++") and platform.machine() == "x86_64":
         assert not list((tmp_path / "cache").rglob("*.so"))

@@ -4,9 +4,7 @@ import importlib.metadata
 import os
 import re
 import subprocess
-import sys
 import time
-import venv
 import zipfile
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
@@ -27,6 +25,7 @@ from graphmill.config.masters import FORMS, KINDS, kind_of
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError, StorageError
 from tests import REPOSITORY
+from tests.finished import environment
 
 MODULE = "def answer():\n    return 42\n"
 
@@ -35,17 +34,14 @@ MODULE = "def answer():\n    return 42\n"
 def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a scheduler and a worker whose Python has all packages but GraphMill."""
     folder = tmp_path_factory.mktemp("bare")
-    venv.create(folder / "environment", symlinks=True)
-    site = next((folder / "environment").glob("lib/python*/site-packages"))
-    # What a .pth names is on the path, but its own .pth files, such as that of this checkout, are not read.
-    (site / "borrowed.pth").write_text("\n".join(path for path in sys.path if path.endswith("site-packages")))
+    environment(folder / "environment")
     python = str(folder / "environment" / "bin" / "python")
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     with ExitStack() as stack:
 
         def start(*words: str) -> subprocess.Popen[str]:
             process = subprocess.Popen(
-                [python, "-m", "dask", *words], cwd=folder, env=environment, stderr=subprocess.PIPE, text=True
+                [python, "-m", "dask", *words], cwd=folder, env=variables, stderr=subprocess.PIPE, text=True
             )
             stack.callback(process.communicate)
             stack.callback(process.terminate)
