@@ -65,9 +65,9 @@ class Tree:
             start += num_rows
         return expected
 
-    def write_emb_info(self, types: Any, world_size: int) -> None:
+    def write_emb_info(self, types: Any, world_size: int, **more: Any) -> None:
         self.emb.mkdir(parents=True, exist_ok=True)
-        content = {"format": "pytorch", "emb_name": types, "world_size": world_size}
+        content = {"format": "pytorch", "emb_name": types, "world_size": world_size, **more}
         (self.emb / "emb_info.json").write_text(json.dumps(content))
 
     def write_predictions(

@@ -1,7 +1,7 @@
 """Published tables: a wrong byte is refused by every reader; parquet-java reads every row of every table."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -51,14 +51,9 @@ def embeddings(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _read_all(batches: Iterator[Any]) -> None:
-    for _ in batches:
-        pass
-
-
-def _moved(folder: str, now: str, before: str) -> None:
+def _moved(folder: str) -> None:
     for part in range(NUM_PARTS):
-        moved_of_part((now or folder, before or folder), "node", part, [part], np.zeros(ROWS, np.int64), 1)
+        moved_of_part((folder, folder), "node", part, [part], np.zeros(ROWS, np.int64), 1)
 
 
 def _ids_of(folder: str) -> None:
@@ -70,11 +65,11 @@ READERS: dict[str, Callable[[str], Any]] = {
     "neighbors": lambda folder: neighbors(folder, "n7", 5),
     "library, table": lambda folder: graphmill.open(storage.parent(folder)).embeddings("node"),
     "library, vectors": lambda folder: graphmill.open(storage.parent(folder)).vectors("node"),
-    "first vectors": lambda folder: _read_all(VectorFiles(folder).batches()),
-    "first vectors of a type": lambda folder: _read_all(VectorFiles(f"{folder}/node").batches()),
-    "drift": lambda folder: _moved(folder, "", ""),
+    "first vectors": lambda folder: list(VectorFiles(folder).batches()),
+    "first vectors of a type": lambda folder: list(VectorFiles(f"{folder}/node").batches()),
+    "drift": _moved,
     "selected ids": _ids_of,
-    "asked ids": lambda folder: _read_all(given_files.iter_ids(f"{folder}/node")),
+    "asked ids": lambda folder: list(given_files.iter_ids(f"{folder}/node")),
 }
 
 
@@ -146,49 +141,39 @@ def test_rows_of_a_damaged_checkpoint_are_not_gathered(tmp_path: Path) -> None:
         table.gather(np.arange(2))
 
 
-NUM_GROUPS, GROUP_ROWS, LENGTH = 3, 400, 16
-NUM_ROWS = NUM_GROUPS * GROUP_ROWS
-
-
-def vectors_of(rows: range) -> np.ndarray:
-    return (np.array(rows)[:, None] / 4 + np.arange(LENGTH)).astype(np.float32)
-
-
-def groups() -> list[range]:
-    return [range(start, start + GROUP_ROWS) for start in range(0, NUM_ROWS, GROUP_ROWS)]
-
-
-def columns_of(rows: range) -> dict[str, Column]:
-    """Ids, vectors and numbers."""
-    vectors = vectors_of(rows)
-    return {"i": pa.array([f"id {row} é" for row in rows]), "v": vectors, "n": vectors[:, 0]}
+NUM_ROWS, GROUP_ROWS, LENGTH = 1200, 400, 16
+GROUPS = [slice(start, start + GROUP_ROWS) for start in range(0, NUM_ROWS, GROUP_ROWS)]
+VECTORS = (np.arange(NUM_ROWS)[:, None] / 4 + np.arange(LENGTH)).astype(np.float32)
+# Ids, vectors and numbers; and what parquet-java reads of them and of types.
+COLUMNS: dict[str, Column] = {
+    "i": pa.array([f"id {row} é" for row in range(NUM_ROWS)]),
+    "v": VECTORS,
+    "n": VECTORS[:, 0],
+}
+TEXTS = {
+    "i": COLUMNS["i"].tolist(),
+    "v": [",".join(map(str, vector)) for vector in VECTORS.tolist()],
+    "n": [str(vector[0]) for vector in VECTORS.tolist()],
+    "t": ["user"] * NUM_ROWS,
+}
 
 
 def write_part(folder: Path, compression: remapped.Compression) -> Path:
     root = str(folder / compression)
     with remapped.new_part(root, "user", 0, LENGTH, compression) as part:
-        for rows in groups():
-            part.append(columns_of(rows)["i"], vectors_of(rows))
+        for rows in GROUPS:
+            part.append(COLUMNS["i"][rows], COLUMNS["v"][rows])
     return Path(remapped.part_uri(root, "user", 0))
 
 
 def write_table(path: Path, names: str, options: TableOptions) -> Path:
-    """`names` are columns: i ids, v vectors, n numbers."""
-    vectors, numbers = (values_type("float32", shape, options) for shape in ((NUM_ROWS, LENGTH), (NUM_ROWS,)))
-    kinds = {"i": pa.string(), "v": vectors, "n": numbers}
-    schema = pa.schema([(f"{name}{place}", kinds[name]) for place, name in enumerate(names)])
+    """A table of these columns."""
+    types = {"i": pa.string()} | {each: values_type("float32", COLUMNS[each].shape, options) for each in "vn"}
+    schema = pa.schema([(f"{name}{place}", types[name]) for place, name in enumerate(names)])
     with open_table(str(path), schema, options) as table:
-        for rows in groups():
-            columns = columns_of(rows)
-            table.append([columns[name] for name in names])
+        for rows in GROUPS:
+            table.append([COLUMNS[name][rows] for name in names])
     return path
-
-
-def expected(names: str) -> list[list[str]]:
-    columns = {name: column.tolist() for name, column in columns_of(range(NUM_ROWS)).items()}
-    texts = {"i": columns["i"], "n": list(map(str, columns["n"])), "t": ["user"] * NUM_ROWS}
-    texts["v"] = [",".join(map(str, vector)) for vector in columns["v"]]
-    return [list(row) for row in zip(*(texts[name] for name in names), strict=True)]
 
 
 @pytest.mark.slow
@@ -209,4 +194,4 @@ def test_parquet_java_reads_every_row_once(tmp_path: Path) -> None:
     found = parquet_java.read(list(wanted), num_shares=5)
     assert found.keys() == wanted.keys()
     for path, names in wanted.items():
-        assert found[path] == expected(names), path
+        assert found[path] == list(map(list, zip(*(TEXTS[name] for name in names), strict=True))), path

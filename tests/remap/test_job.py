@@ -248,15 +248,6 @@ def test_wrong_settings(near_client: Client, output: str, section: dict[str, obj
     assert not storage.exists(graph.configured(output).embedding_path)
 
 
-def test_half_a_version_is_not_remapped(near_client: Client, output: str) -> None:
-    config = graph.configured(output, checkpoint_version=2)
-    rows = graph.vectors("user", 0, 5, 2)
-    path = config.checkpoint_path
-    pbg.write_embeddings(path, "user", 0, 2, rows, None, {}, graph.ITERATION)
-    with pytest.raises(ConfigError, match="no complete version 2"):
-        job.run(config, near_client)
-
-
 def test_fingerprint_tells_what_matters(output: str) -> None:
     first = job.fingerprint(graph.configured(output))
     assert json.loads(json.dumps(first)) == first

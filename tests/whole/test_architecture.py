@@ -16,6 +16,7 @@ from tests.processes import alive
 from tests.waiting import wait_until
 
 PACKAGES = ("graphmill", "etl", "train", "remap")
+SOURCES = [path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")]
 
 
 # An import that breaks a contract: its module, what it imports, the contract.
@@ -52,17 +53,13 @@ def test_imports_keep_to_the_layers_and_others_are_refused(tmp_path: Path) -> No
         assert re.search(rf"^{contract}.* BROKEN", report, re.MULTILINE), report
         (told,) = re.findall(rf"^{contract}[^\n]*\n-+\n(.*?)(?=^\S[^\n]*\n-+$|\Z)", report, re.M | re.S)
         own, other = (name.rpartition(".")[2] for name in (module, imported))
-        pairs = (
-            f"{module} -> {imported} ",
-            f".{own} -> .{other} ",
-            f".{other} -> .{own} ",
-        )  # a cycle has two
+        # a cycle has two
+        pairs = (f"{module} -> {imported} ", f".{own} -> .{other} ", f".{other} -> .{own} ")
         assert any(pair in told for pair in pairs), told
 
 
 def test_only_storage_opens_files() -> None:
-    sources = [path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py")]
-    outside = [path for path in sources if "storage" not in path.parts]
+    outside = [path for path in SOURCES if "storage" not in path.parts]
     openers = ("pyarrow.fs", "import fsspec", "import hdfs_native", "h5py.File(")
     found = [f"{path.name}: {word}" for path in outside for word in openers if word in path.read_text()]
     assert not found
@@ -81,12 +78,8 @@ def test_tests_patch_no_private_names() -> None:
 def test_no_string_names_code_of_ours() -> None:
     """Modules are imported by statements; users name plug-ins, and packages that may be missing."""
     by_users = {"graphmill/errors.py", "graphmill/model/registry.py"}
-    found = {
-        str(path.relative_to(REPOSITORY))
-        for package in PACKAGES
-        for path in (REPOSITORY / package).rglob("*.py")
-        if re.search(r"\bimport_module\b|__import__", path.read_text())
-    }
+    importing = re.compile(r"\bimport_module\b|__import__")
+    found = {str(path.relative_to(REPOSITORY)) for path in SOURCES if importing.search(path.read_text())}
     assert found == by_users
 
 
@@ -94,20 +87,16 @@ def test_no_string_names_code_of_ours() -> None:
 LINES = {"etl": 10_218, "train": 14_258, "remap": 1_741, "graphmill/ask": 10_512, "graphmill": 39_928}
 
 
-def sources_of(package: str) -> list[Path]:
-    return [path for path in (REPOSITORY / package).rglob("*") if path.suffix in {".py", ".cpp", ".h"}]
-
-
 @pytest.mark.parametrize("package", LINES)
 def test_a_package_does_not_grow(package: str) -> None:
-    assert sum(len(path.read_text().splitlines()) for path in sources_of(package)) <= LINES[package]
+    sources = [path for path in (REPOSITORY / package).rglob("*") if path.suffix in {".py", ".cpp", ".h"}]
+    assert sum(len(path.read_text().splitlines()) for path in sources) <= LINES[package]
 
 
 def test_a_class_name_stands_for_one_thing() -> None:
     places = [
         (node.name, str(path.relative_to(REPOSITORY)))
-        for package in PACKAGES
-        for path in (REPOSITORY / package).rglob("*.py")
+        for path in SOURCES
         for node in ast.parse(path.read_text()).body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]

@@ -27,7 +27,8 @@ from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import BadInputError, DriftError
 from graphmill.run import dates
 from tests import REPOSITORY
-from tests.processes import completed
+from tests.graphmill.smallest import write_conf
+from tests.processes import completed, executable
 
 SCHEDULE = REPOSITORY / "conf" / "schedule"
 HADOLINT = Path(sys.executable).with_name("hadolint")
@@ -205,9 +206,7 @@ def test_the_license_is_in_the_wheel(wheel: Path) -> None:
     ],
 )
 def test_the_image_s_entry_point(words, variables, code, found, tmp_path):
-    program = tmp_path / "dask-submit"
-    program.write_text('#!/bin/sh\necho dask-submit "$@"\n')
-    program.chmod(0o755)
+    executable(tmp_path / "dask-submit", 'echo dask-submit "$@"')
     environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **variables}
     done = completed(REPOSITORY / "docker" / "entrypoint.sh", *words, env=environment, code=code)
     assert found in done.stdout + done.stderr
@@ -236,15 +235,13 @@ def test_a_checkout_on_the_path_runs_without_being_installed(tmp_path: Path) -> 
         if "graphmill" not in each.name:
             (libraries / each.name).symlink_to(each)
     (tmp_path / "t.csv").write_text("a,b\nx,y\n")
-    tables = ["etl.tables=[{path: t.csv, lhs: a, rhs: b, relation: r}]"]
-    settings = ["dimension=2", "entities={n: {}}", "relations=[{name: r, lhs: n, rhs: n}]", *tables]
-    (tmp_path / "c.yaml").write_text(f"{{input: {tmp_path}, output: out}}")
+    write_conf(tmp_path)
 
     def run(*words: str) -> str:
         path = {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{libraries}"}
         return completed(sys.executable, "-S", "-m", *words, env=os.environ | path, cwd=tmp_path).stdout
 
-    run("etl", "--master", "local", "--conf", "c.yaml", *[f"--set={each}" for each in settings])
-    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    run("etl", "--master", "local", "--conf", "c.yaml")
+    record = json.loads((tmp_path / "o" / "run.json").read_text())
     assert record["versions"]["graphmill"] == graphmill.__version__
     assert run("graphmill", "--version").endswith(f" {graphmill.__version__}\n")

@@ -47,26 +47,25 @@ def test_a_run_is_scraped_and_tells_of_its_lineage(triples, tmp_path, graphmill_
         assert graphmill_command("pipeline", *of_triples(triples, tmp_path / "out"), *port) == 0
 
     seen = prometheus.seen
-    assert {stage for name, *labels in seen if name == "graphmill_stage_status" for stage in labels} >= {
-        *STAGES,
-        "running",
-        "done",
+    labels = {label for name, *own in seen if name == "graphmill_stage_status" for label in own}
+    assert labels >= {*STAGES, "running", "done"}
+    assert seen >= {
+        ("graphmill_work_done", "edges", "training"),
+        ("graphmill_work_figure", "loss", "training"),
+        ("graphmill_work_figure", "training", "wait_share"),
+        ("graphmill_stage_figure", "etl", "num_rows"),
+        ("graphmill_workers",),
     }
-    assert ("graphmill_work_done", "edges", "training") in seen
-    assert ("graphmill_work_figure", "loss", "training") in seen
-    assert ("graphmill_work_figure", "training", "wait_share") in seen
-    assert ("graphmill_stage_figure", "etl", "num_rows") in seen
-    assert ("graphmill_workers",) in seen
     assert any(name == "graphmill_worker_memory_bytes" for name, *_ in seen)
 
     for event in collected.events:
         check_event(event)
     inside = [(kind, f"shop.{stage}") for stage in STAGES for kind in ("START", "COMPLETE")]
     assert collected.told() == [("START", "shop"), *inside, ("COMPLETE", "shop")]
-    read = {event["job"]["name"]: {place["name"] for place in event["inputs"]} for event in collected.events}
-    written = {
-        event["job"]["name"]: {place["name"] for place in event["outputs"]} for event in collected.events
-    }
+    read, written = (
+        {event["job"]["name"]: {place["name"] for place in event[what]} for event in collected.events}
+        for what in ("inputs", "outputs")
+    )
     assert str(triples / "train.txt") in read["shop.etl"]
     assert f"{tmp_path}/out/entities" in written["shop.etl"] & read["shop.train"]
     assert written["shop.train"] <= read["shop.evaluate"] & read["shop.remap"]

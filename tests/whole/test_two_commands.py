@@ -22,8 +22,11 @@ TITLES = ('The {}, a "{}" {}', "Amélie {} {} {}", "映画 {} {} {}")
 FAVOURITE_SHARE = 0.85  # of a user's ratings go to the favourite genre; the others go to any movie
 
 
-def invoke(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(command, list(map(str, arguments)))
+def invoke(*arguments: str | Path, code: int = 0) -> Result:
+    """A command that ends with this code."""
+    done = CliRunner().invoke(command, list(map(str, arguments)))
+    assert done.exit_code == code, done.output
+    return done
 
 
 def write_ratings(path: Path, num_ratings: int) -> None:
@@ -90,17 +93,12 @@ def test_the_nearest_movies_share_their_genre(output: Path) -> None:
 
 def test_later_commands_need_only_the_run(output: Path) -> None:
     found = invoke("neighbors", output, "--id", "user-8", "--k", "3", "--json")
-    assert found.exit_code == 0, found.output
     assert len(json.loads(found.output)["neighbors"]) == 3
     along = invoke("neighbors", output / "run.json", "--id", "user-8", "--relation", "ratings", "--json")
     assert json.loads(along.output)["type"] == "movie"
     for name, place in product(("train", "evaluate", "remap"), (output, "ratings.yaml")):
-        planned = invoke(name, place, "--dry-run")
-        assert planned.exit_code == 0, planned.output
-        assert "plan" in planned.output
-    refused = invoke("evaluate", output, "--conf", "ratings.yaml")
-    assert refused.exit_code == 2
-    assert "give RUN or --conf" in refused.output
+        assert "plan" in invoke(name, place, "--dry-run").output
+    assert "give RUN or --conf" in invoke("evaluate", output, "--conf", "ratings.yaml", code=2).output
 
 
 def test_a_plan_comes_before_the_run_and_changes_nothing(output: Path, tmp_path: Path) -> None:
@@ -111,7 +109,6 @@ def test_a_plan_comes_before_the_run_and_changes_nothing(output: Path, tmp_path:
         ["etl", "--conf", "ratings.yaml", "--dry-run"],
     ):
         planned = invoke(*words)
-        assert planned.exit_code == 0, planned.output
         assert re.search(r"table ratings.csv +│ +about [\d,]+ rows", planned.output), planned.output
         assert re.search(r"entities, user +│ +about 400 ", planned.output), planned.output
     assert not (tmp_path / "new").exists()
@@ -127,14 +124,12 @@ def test_a_plan_names_what_is_wrong(output: Path, tmp_path: Path) -> None:
         table = content["etl"]["tables"][0] | change
         conf = tmp_path / "conf.yaml"
         conf.write_text(json.dumps(content | {"etl": content["etl"] | {"tables": [table]}}))
-        assert message in str(invoke("check", "--conf", conf).exception)
+        assert message in str(invoke("check", "--conf", conf, code=1).exception)
 
 
 def test_options_of_spark_are_told_what_they_are_called(output: Path) -> None:
     for name in ("pipeline", "etl", "train", "evaluate", "remap"):
-        refused = invoke(name, "--num-executors", "4")
-        assert refused.exit_code == 2
-        assert "here it is --num-workers" in refused.output
+        assert "here it is --num-workers" in invoke(name, "--num-executors", "4", code=2).output
 
 
 def test_a_known_id_folded_in_from_its_edges_lands_near_its_vector(finished_run: Path, triples: Path) -> None:

@@ -32,8 +32,8 @@ class Chain(NamedTuple):
     notes: Path
     """A folder on the local disk."""
 
-    def conf(self) -> Path:
-        """Write the configuration, which is that of conf/daily.yaml for a small graph."""
+    def conf(self, **changes: Any) -> Path:
+        """Write the configuration, which is that of conf/daily.yaml for a small graph, with changes."""
         columns = {"lhs": "l", "rhs": "t", "relation_column": "r", "missing_paths": "skip"}
         window = f"day={{date-{WINDOW - 1}..date}}/*.parquet"
         earlier = f"{self.root}/out/{{previous_date}}"
@@ -63,7 +63,7 @@ class Chain(NamedTuple):
             "cluster": {"master": "local[1]"},
         }
         path = self.notes / "daily.yaml"
-        path.write_text(yaml.safe_dump(settings))
+        path.write_text(yaml.safe_dump(settings | changes))
         return path
 
     def input(self) -> str:

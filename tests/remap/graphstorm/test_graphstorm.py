@@ -1,7 +1,6 @@
 """Remapping what GraphStorm saved: the same tables as its own command writes, and every form of input."""
 
 import csv
-import json
 import logging
 import shutil
 from pathlib import Path
@@ -272,9 +271,11 @@ def table(tree: Tree, place: str = "emb/user/embed-00000_00000.parquet") -> pa.T
     ],
 )
 def test_every_type_of_number(users, cli, dtype, arrow, width):
+    """GraphStorm's emb_dim of a 1-D tensor is its number of rows, of rank 0."""
     rows = torch.tensor([[1, 0], [0, 1], [1, 1], [0, 0]], dtype=dtype)
     rows = rows if width else rows[:, 0].clone()
     save(users.emb / "user/embed-00000.pt", rows)
+    users.write_emb_info(["user"], 1, emb_dim={"user": width or 4})
     assert cli(*users.arguments()) == 0
     found = table(users)
     kind = found.schema.field("emb").type
@@ -295,15 +296,6 @@ def test_numbers_in_other_tables(users: Tree, cli: Cli, dtype: torch.dtype) -> N
     assert found == rows.tolist()
 
 
-def test_one_number_per_node_has_the_length_as_its_dimension(users: Tree, cli: Cli) -> None:
-    """GraphStorm's emb_dim of a 1-D tensor is its number of rows, of rank 0."""
-    save(users.emb / "user/embed-00000.pt", torch.arange(4) * 0.5)
-    content = {"format": "pytorch", "emb_name": ["user"], "world_size": 1, "emb_dim": {"user": 4}}
-    (users.emb / "emb_info.json").write_text(json.dumps(content))
-    assert cli(*users.arguments()) == 0
-    assert table(users).to_pydict() == {"emb": [0.0, 0.5, 1.0, 1.5], "nid": IDS}
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.int64])
 def test_hdf5(tree: Tree, cli: Cli, dtype: type) -> None:
     """`save_embeddings` with the format hdf5: one file, rows in the order of the ids."""
@@ -312,8 +304,7 @@ def test_hdf5(tree: Tree, cli: Cli, dtype: type) -> None:
     tree.emb.mkdir(parents=True)
     with h5py.File(tree.emb / "embed_dict.hdf5", "w") as hdf5:
         hdf5["user"] = rows
-    content = {"format": "hdf5", "emb_dim": {"user": 2}, "world_size": 0}
-    (tree.emb / "emb_info.json").write_text(json.dumps(content))
+    (tree.emb / "emb_info.json").write_text('{"format": "hdf5", "emb_dim": {"user": 2}, "world_size": 0}')
     assert cli(*tree.arguments("--output-chunk-size", 3)) == 0
     tables = [table(tree, f"emb/user/embed-00000_0000{number}.parquet") for number in (0, 1)]
     assert pa.concat_tables(tables).to_pydict() == {"emb": rows.tolist(), "nid": IDS}
