@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import distributed
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from graphmill import cluster, storage
 from graphmill.cli import session
@@ -89,7 +89,7 @@ class Fork:
         return self.written(name).read_text()
 
     def is_running(self) -> bool:
-        return psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE
+        return bool(psutil.Process(self.pid).status() != psutil.STATUS_ZOMBIE)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to the whole group."""
@@ -114,7 +114,7 @@ class Forks:
         self._numbers = count()
         self._variables = variables
         command = [str(python), "-m", "tests.forked", *modules]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self._process = subprocess.Popen(command, cwd=REPOSITORY, env=os.environ | variables, **pipes)
 
     def close(self) -> None:

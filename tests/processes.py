@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from tests import REPOSITORY
 from tests.waiting import wait_until
@@ -77,8 +77,14 @@ def completed(*words: object, code: int = 0, **options: Any) -> subprocess.Compl
 @contextmanager
 def speaking(*words: object, **options: Any) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A process with pipes, and the first line that it writes; its input ends with the block."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": REPOSITORY}
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "cwd": REPOSITORY,
+    }
     with subprocess.Popen([*map(str, words)], **(pipes | options)) as process:
+        assert process.stdout is not None
         yield process, process.stdout.readline().strip()
 
 
