@@ -4,12 +4,11 @@ import importlib
 import json
 import os
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -113,10 +112,7 @@ def _reports(names: Sequence[str], setting: Setting) -> Iterator[Report]:
             raise click.ClickException(str(error)) from error
 
 
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)  # an exception lets every `with` block clean up
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _terminate)
+    # An exception lets every `with` block clean up.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     command()

@@ -40,8 +40,7 @@ def run(setting: Setting) -> Report:
     num_rows = setting.num_rows or ROWS
     report = Report("billion", f"{num_rows:,} edges, {setting.num_workers} workers; each command as typed")
     num_ids = max(num_rows // ROWS_PER_ID, 2)
-    options: dict[str, Any] = {"num_files": NUM_FILES, "short_ids": True, "compression": "zstd"}
-    edges = Edges(num_rows, num_ids, **options, all_relations=RELATIONS)
+    edges = Edges(num_rows, num_ids, NUM_FILES, short_ids=True, compression="zstd", relations=RELATIONS)
     table = parquet_edges(setting.graphs, edges, setting.num_workers)
     with setting.run_folder("billion") as output:
         config_path = write_yaml(output / "config.yaml", _settings(table, num_rows, output))

@@ -71,13 +71,11 @@ def _against_limits(setting: Setting, report: Report, edges: Edges) -> float:
     table = {"path": str(folder), "format": "parquet", "lhs": "lhs", "relation_column": "rel", "rhs": "rhs"}
     ours, stage_s = _ours(setting, report, edges, table, "parquet", num_partitions=NUM_PARTITIONS)
     shares = floor.deal(sorted(folder.iterdir()), setting.num_workers)
-    floor_s, measured = floor.seconds("encode", shares)
-    _add(
-        report, "floor: read + encode", "parquet", edges, None, measured, setting.num_workers, wall_s=floor_s
-    )
+    encoded = floor.run("encode", shares)
+    _add(report, "floor: read + encode", "parquet", edges, None, encoded, setting.num_workers)
     size = _millions(edges.num_rows)
-    report.ratio(f"floor / ours per core, {size} rows, whole command", ours.wall_s / floor_s, "<= 1.5")
-    report.ratio(f"floor / ours per core, {size} rows, stage only", stage_s / floor_s, "<= 1.5")
+    report.ratio(f"floor / ours per core, {size} rows, whole command", ours.wall_s / encoded.wall_s, "<= 1.5")
+    report.ratio(f"floor / ours per core, {size} rows, stage only", stage_s / encoded.wall_s, "<= 1.5")
     if setting.peers:
         _against_duckdb(setting, report, edges, folder, ours)
     return edges.num_rows / ours.wall_s / setting.num_workers
@@ -89,11 +87,10 @@ def _against_duckdb(
     if importlib.util.find_spec("duckdb") is None:
         report.notes.append("DuckDB is left out: pip install 'graphmill[bench]'")
         return
-    relations = [":".join(relation) for relation in edges.relations()]
+    relations = [":".join(relation) for relation in edges.relations]
     with setting.run_folder("etl-duckdb") as output:
-        places: list[str | Path] = [folder, output / "imported"]
         command = [sys.executable, "-m", "bench.duckdb_import", str(setting.num_workers), str(NUM_PARTITIONS)]
-        theirs = measure.run([*command, *places, *relations], cwd=REPOSITORY)
+        theirs = measure.run([*command, folder, output / "imported", *relations], cwd=REPOSITORY)
     _add(report, "DuckDB, one process", "parquet", edges, NUM_PARTITIONS, theirs, setting.num_workers)
     size = _millions(edges.num_rows)
     report.ratio(f"ours / DuckDB per core, {size} rows", theirs.wall_s / ours.wall_s, ">= 1")
@@ -123,26 +120,25 @@ def _add(
     measured: measure.Measured,
     num_cores: int,
     stage_s: float | None = None,
-    wall_s: float | None = None,
 ) -> None:
-    wall_s = wall_s or measured.wall_s
+    rows_per_s = edges.num_rows / measured.wall_s
     report.add(
         what,
         input=form,
         rows=_millions(edges.num_rows),
         partitions=num_partitions,
         stage_s=stage_s,
-        M_rows_per_s=edges.num_rows / wall_s / 1e6,
-        M_rows_per_s_core=edges.num_rows / wall_s / num_cores / 1e6,
+        M_rows_per_s=rows_per_s / 1e6,
+        M_rows_per_s_core=rows_per_s / num_cores / 1e6,
         M_rows_per_cpu_s=edges.num_rows / measured.cpu_s / 1e6,
         worker_peak_bytes=measured.worker_peak_bytes or measured.main_peak_bytes,
-        **measured.figures() | {"wall_s": wall_s},
+        **measured.figures(),
     )
 
 
 def _graph(edges: Edges, num_partitions: int) -> dict[str, Any]:
     """Entities and relations, in keys that our configuration and PBG's share."""
-    relations = edges.relations()
+    relations = edges.relations
     return {
         "dimension": 8,
         "entities": {

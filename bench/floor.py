@@ -9,8 +9,9 @@ import json
 import multiprocessing
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -74,10 +75,9 @@ def rewrite(paths: Sequence[str]) -> float:
             options = {"use_dictionary": False, "write_statistics": False}
             column = parquet.metadata.row_group(0).column
             codecs = {
-                column(n).path_in_schema: column(n).compression.lower()
+                column(n).path_in_schema: column(n).compression.replace("UNCOMPRESSED", "NONE")
                 for n in range(parquet.metadata.num_columns)
             }
-            codecs = {name: codec.replace("uncompressed", "none") for name, codec in codecs.items()}
             with closing(
                 pq.ParquetWriter(f"{path}.again", parquet.schema_arrow, compression=codecs, **options)
             ) as writer:
@@ -109,11 +109,11 @@ def product(sizes: Sequence[str]) -> float:
     return time.perf_counter() - start
 
 
-def seconds(work: str, shares: Sequence[Sequence[str | Path | int]]) -> tuple[float, measure.Measured]:
-    """Do `work` on all shares at once; seconds of the slowest share, without start-up."""
+def run(work: str, shares: Sequence[Sequence[str | Path | int]]) -> measure.Measured:
+    """Do `work` on all shares at once; `wall_s` is of the slowest share, without start-up."""
     arguments = json.dumps([[str(word) for word in share] for share in shares])
     measured = measure.run([sys.executable, "-m", "bench.floor", work, arguments], cwd=REPOSITORY)
-    return float(measured.stdout), measured
+    return replace(measured, wall_s=float(measured.stdout))
 
 
 def deal(items: Sequence[Path], num_shares: int) -> list[Sequence[Path]]:
@@ -121,12 +121,7 @@ def deal(items: Sequence[Path], num_shares: int) -> list[Sequence[Path]]:
     return [share for share in (items[first::num_shares] for first in range(num_shares)) if share]
 
 
-WORKS: dict[str, Callable[[Sequence[str]], float]] = {
-    "encode": encode,
-    "copy": copy,
-    "rewrite": rewrite,
-    "product": product,
-}
+WORKS = {work.__name__: work for work in (encode, copy, rewrite, product)}
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -56,11 +57,7 @@ class Report:
 def machine() -> dict[str, Any]:
     """Describe the machine."""
     cpuinfo = Path("/proc/cpuinfo")
-    models = [
-        line.partition(":")[2].strip()
-        for line in (cpuinfo.read_text().splitlines() if cpuinfo.exists() else [])
-        if line.startswith("model name")
-    ]
+    models = re.findall("^model name.*: (.*)", cpuinfo.read_text() if cpuinfo.exists() else "", re.MULTILINE)
     return {
         "processor": models[0] if models else platform.processor(),
         "num_cores": num_cores(),

@@ -51,7 +51,7 @@ class Saved:
         """Write all files; memory: the map and one rank."""
         rng = np.random.default_rng(self.num_ids)
         new = rng.permutation(self.num_ids)
-        ids = Edges(0, self.num_ids, num_types=1).ids(TYPE)
+        ids = Edges.of(self.num_ids).ids(TYPE, np.arange(self.num_ids))
         for number, part in enumerate(np.array_split(new, NUM_MAP_FILES)):
             path = self.maps / TYPE / f"part-{number:05d}.parquet"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ def run(setting: Setting) -> Report:
         report.ratio("pipeline: result, s", small.result_s, "<= 3")
         report.ratio("pipeline: with its report, s", small.wall_s, "<= 4.5")
         _timed("pipeline", "--conf", _config(setting, folder, OF_PREDICT), "--quiet")
-        relation, *_ = OF_PREDICT.relations()[0]
+        relation, *_ = OF_PREDICT.relations[0]
         answers = folder / "answers"
         asked = ("predict", folder / OF_PREDICT.name, "--relation", relation, "--to", answers)
         predict = _fastest(*asked, replaced=answers)
@@ -62,8 +62,8 @@ def _config(setting: Setting, folder: Path, edges: Edges) -> Path:
     table = {"path": str(tsv_edges(setting.graphs, edges)), "lhs": 0, "relation_column": 1, "rhs": 2}
     table |= {"format": "csv", "delimiter": "\t", "header": False}
     keys = ("name", "lhs", "rhs", "operator")
-    relations = [dict(zip(keys, (*each, "none"), strict=True)) for each in edges.relations()]
-    types: dict[str, Any] = {each: {} for _, *pair in edges.relations() for each in pair}
+    relations = [dict(zip(keys, (*each, "none"), strict=True)) for each in edges.relations]
+    types: dict[str, Any] = {each: {} for _, *pair in edges.relations for each in pair}
     etl = {"tables": [table], "holdout": {"test": 0.05}}
     content = {"output": str(folder / edges.name), "entities": types, "relations": relations, "etl": etl}
     return write_yaml(folder / f"{edges.name}.yaml", content)

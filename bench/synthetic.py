@@ -4,10 +4,10 @@ Edge tables have the columns lhs, rel, rhs. Id frequencies follow a bounded powe
 id has a frequency in proportion to k ** -0.75. This is close to social and web graphs, and flat enough that
 ten rows per id include nearly all ids. Memory: one row group per process, and a bit per id.
 
-    {root}/edges-{rows}-{ids}-{types}-{seed}/parquet/part-{file}.parquet     row groups of 1 M
-    {root}/edges-{rows}-{ids}-{types}-{seed}/edges.tsv                       the same rows in the same order
-    {root}/edges-{rows}-{ids}-{types}-{seed}/counts.json                     rows by relation, ids by type
-    {root}/triples-{entities}-{seed}/train.txt, valid.txt, test.txt          head, relation, tail
+    {root}/edges-{rows}-{ids}/parquet/part-{file}.parquet     row groups of 1 M
+    {root}/edges-{rows}-{ids}/edges.tsv                       the same rows in the same order
+    {root}/edges-{rows}-{ids}/counts.json                     rows by relation, ids by type
+    {root}/triples-{entities}-{edges}/train.txt, valid.txt, test.txt      head, relation, tail
 """
 
 import json
@@ -37,17 +37,15 @@ COUNTS = "counts.json"
 ROWS_PER_ID = 10
 TAB = pacsv.WriteOptions(include_header=False, delimiter="\t", quoting_style="none")
 
-# name, type of lhs, type of rhs; with one type, all are "user"
-RELATIONS = (
+# (name, lhs type, rhs type) of every relation, of the types "user" and "item"
+Relations = tuple[tuple[str, str, str], ...]
+RELATIONS: Relations = (
     ("viewed", "user", "item"),
     ("bought", "user", "item"),
     ("rated", "user", "item"),
     ("follows", "user", "user"),
     ("similar_to", "item", "item"),
 )
-
-
-Relations = tuple[tuple[str, str, str], ...]
 
 
 @dataclass(frozen=True)
@@ -60,12 +58,10 @@ class Edges:
 
     num_rows: int
     num_ids: int
-    num_types: int = 2
-    seed: int = 0
     num_files: int = NUM_FILES
     short_ids: bool = False
     compression: str = "snappy"
-    all_relations: Relations = RELATIONS
+    relations: Relations = RELATIONS
 
     @classmethod
     def of(cls, num_rows: int) -> "Edges":
@@ -74,24 +70,14 @@ class Edges:
 
     @property
     def name(self) -> str:
-        return f"edges-{self.num_rows}-{self.num_ids}-{self.num_types}-{self.seed}"
+        return f"edges-{self.num_rows}-{self.num_ids}"
 
     @property
     def num_ids_of_type(self) -> int:
         """Ids of each type that rows are drawn from."""
-        return self.num_ids // self.num_types
+        return self.num_ids // 2
 
-    def relations(self) -> Relations:
-        """(name, lhs type, rhs type) of every relation."""
-        if self.num_types == 2:
-            return self.all_relations
-        return tuple((name, "user", "user") for name, *_ in self.all_relations)
-
-    def ids(self, entity_type: str) -> pa.Array:
-        """All ids of a type, most frequent first."""
-        return self.ids_at(entity_type, np.arange(self.num_ids_of_type))
-
-    def ids_at(self, entity_type: str | pa.Array, rank: Int64) -> pa.Array:
+    def ids(self, entity_type: str | pa.Array, rank: Int64) -> pa.Array:
         """The ids of these ranks among those of a type, or of a type for each."""
         # An odd factor permutes the numbers below 2 ** 39, so ids are distinct; they have at most 12 digits.
         number = rank.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) % np.uint64(1 << 39)
@@ -101,36 +87,30 @@ class Edges:
         zeros = pa.array(["", "0", "00", "000", "0000", "00000"]).take(pa.array(rank % 6))
         return pc.binary_join_element_wise(entity_type, "_", zeros, digits, "")
 
-    def tables(self) -> Iterator[tuple[int, pa.Table]]:
-        """Give the rows by row groups, with the file number of each group."""
-        for file in range(self.num_files):
-            for rel, *sides in self.groups(file):
-                yield file, self.table(rel, *sides)
-
     def groups(self, file: int) -> Iterator[tuple[Int64, Int64, Int64]]:
         """Draw the rows of a file by row groups: number of the relation, and ranks of both endpoints."""
         start, stop = (self.num_rows * each // self.num_files for each in (file, file + 1))
         for first in range(start, stop, GROUP_ROWS):
-            rng = np.random.default_rng([self.seed, first])
+            rng = np.random.default_rng([0, first])
             count = min(GROUP_ROWS, stop - first)
-            rel = rng.integers(len(self.all_relations), size=count)
+            rel = rng.integers(len(self.relations), size=count)
             lhs, rhs = (power_law(rng, self.num_ids_of_type, count) for _ in range(2))
             yield rel, lhs, rhs
 
     def table(self, rel: Int64, lhs: Int64, rhs: Int64) -> pa.Table:
         """The rows of a group as strings."""
-        names = pa.array([name for name, *_ in self.all_relations])
+        names = pa.array([name for name, *_ in self.relations])
         columns = [self._side(rel, 1, lhs), names.take(pa.array(rel)), self._side(rel, 2, rhs)]
         return pa.table(columns, schema=SCHEMA)
 
     def is_of(self, entity_type: str, rel: Int64, side: int) -> npt.NDArray[np.bool_]:
         """Which rows have this type on `side` (1 lhs, 2 rhs)."""
-        return np.array([relation[side] == entity_type for relation in self.relations()])[rel]
+        return np.array([relation[side] == entity_type for relation in self.relations])[rel]
 
     def _side(self, rel: Int64, side: int, rank: Int64) -> pa.Array:
         """One endpoint per row, of the type of its relation on `side` (1 lhs, 2 rhs)."""
-        types = pa.array([relation[side] for relation in self.relations()])
-        return self.ids_at(types.take(pa.array(rel)), rank)
+        types = pa.array([relation[side] for relation in self.relations])
+        return self.ids(types.take(pa.array(rel)), rank)
 
 
 def power_law(rng: np.random.Generator, num_ranks: int, count: int) -> Int64:
@@ -167,9 +147,9 @@ _Counts = tuple[Int64, dict[str, npt.NDArray[np.uint8]]]  # rows by relation; bi
 
 
 def _write_file(edges: Edges, folder: Path, file: int) -> _Counts:
-    types = {each for _, *types in edges.relations() for each in types}
+    types = {each for _, *types in edges.relations for each in types}
     seen = {entity_type: np.zeros(edges.num_ids_of_type, bool) for entity_type in types}
-    num_rows = np.zeros(len(edges.all_relations), np.int64)
+    num_rows = np.zeros(len(edges.relations), np.int64)
     options: dict[str, Any] = {"use_dictionary": ["rel"], "compression": edges.compression}
     with pq.ParquetWriter(folder / f"part-{file}.parquet", SCHEMA, **options) as writer:
         for rel, lhs, rhs in edges.groups(file):
@@ -182,14 +162,13 @@ def _write_file(edges: Edges, folder: Path, file: int) -> _Counts:
 
 
 def _sum(edges: Edges, counts: list[_Counts]) -> dict[str, dict[str, int]]:
-    names = [name for name, *_ in edges.all_relations]
-    rows = sum(num_rows for num_rows, _ in counts)
+    rows = np.sum([num_rows for num_rows, _ in counts], axis=0).tolist()
     seen = {
         entity_type: np.bitwise_or.reduce([seen[entity_type] for _, seen in counts])
         for entity_type in counts[0][1]
     }
     return {
-        "rows": dict(zip(names, np.asarray(rows).tolist(), strict=True)),
+        "rows": {name: count for (name, *_), count in zip(edges.relations, rows, strict=True)},
         "ids": {entity_type: int(np.bitwise_count(bits).sum()) for entity_type, bits in seen.items()},
     }
 
@@ -199,8 +178,9 @@ def tsv_edges(root: Path, edges: Edges) -> Path:
 
     def write(path: Path) -> None:
         with pacsv.CSVWriter(path, SCHEMA, write_options=TAB) as writer:
-            for _, table in edges.tables():
-                writer.write_table(table)
+            for file in range(edges.num_files):
+                for rel, lhs, rhs in edges.groups(file):
+                    writer.write_table(edges.table(rel, lhs, rhs))
 
     return _once(root / edges.name / "edges.tsv", write)
 
@@ -219,11 +199,10 @@ class Triples:
     num_valid: int = 17_535
     num_test: int = 20_466
     num_clusters: int = 150
-    seed: int = 0
 
     def splits(self) -> dict[str, Int64]:
         """Draw distinct triples [N, 3] (head, relation, tail) of each split."""
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(0)
         wanted = self.num_train + self.num_valid + self.num_test
         distance = rng.integers(self.num_clusters, size=self.num_relations)
         found = np.empty((0, 3), np.int64)
@@ -252,7 +231,7 @@ def triples_folder(root: Path, triples: Triples) -> Path:
             table = pa.table(columns, names=["head", "relation", "tail"])
             pacsv.write_csv(table, folder / f"{split}.txt", TAB)
 
-    return _once(root / f"triples-{triples.num_entities}-{triples.num_train}-{triples.seed}", write)
+    return _once(root / f"triples-{triples.num_entities}-{triples.num_train}", write)
 
 
 def _once(path: Path, write: Callable[[Path], None]) -> Path:

@@ -49,7 +49,6 @@ class Case:
 
 
 PLAIN, TUNED, HALF = "PBG", "PBG, tuned malloc", "ours, half_precision"
-IS_TUNED = {PLAIN: False, TUNED: True}
 CASES = (
     Case(100, 50, 50, num_epochs=5, goal={PLAIN: ">= 8", TUNED: ">= 4"}),
     Case(400, 50, 1000, num_epochs=2, goal={TUNED: ">= 2.8", HALF: ">= 5"}),
@@ -83,12 +82,11 @@ def _run_case(setting: Setting, report: Report, case: Case, shared: dict[str, An
         "ours": _ours(setting, report, case, shared, "ours"),
         HALF: _ours(setting, report, case, shared | {"half_precision": True}, HALF),
     }
-    single = shared | {"workers": 1}
-    _ours(setting, report, case, single, "ours, one thread")
+    _ours(setting, report, case, shared | {"workers": 1}, "ours, one thread")
     if not setting.peers:
         return
     pbg.python()  # install outside the clock
-    for peer in (each for each in IS_TUNED if each in case.goal):
+    for peer in (each for each in (PLAIN, TUNED) if each in case.goal):
         theirs = _pbg(setting, report, case, shared, peer)
         for what, ours in found.items():
             goal = case.goal.get(HALF if what == HALF and peer == TUNED else peer, "")
@@ -103,7 +101,7 @@ def _ours(setting: Setting, report: Report, case: Case, shared: dict[str, Any], 
 
 def _pbg(setting: Setting, report: Report, case: Case, shared: dict[str, Any], what: str) -> float:
     with setting.run_folder("train-pbg") as folder:
-        measured, passes = _train_pbg(folder, shared, tuned=IS_TUNED[what])
+        measured, passes = _train_pbg(folder, shared, tuned=what == TUNED)
     return _add(report, case, what, measured, passes)
 
 

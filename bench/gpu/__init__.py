@@ -17,9 +17,9 @@ from bench.setting import Setting
 from graphmill.errors import ConfigError
 
 CASES: Mapping[str, Callable[[Setting, Machine, Report], None]] = {
-    "zipf-100-100": partial(throughput.measure, throughput.zipf(100, 100, 100_000_000, goal=140e6)),
-    "zipf-100-1000": partial(throughput.measure, throughput.zipf(100, 1000, 50_000_000, goal=90e6)),
-    "zipf-400-1000": partial(throughput.measure, throughput.zipf(400, 1000, 20_000_000, goal=20e6)),
+    "zipf-100-100": partial(throughput.measure, throughput.Graph(100, 100, 100_000_000, goal=140e6)),
+    "zipf-100-1000": partial(throughput.measure, throughput.Graph(100, 1000, 50_000_000, goal=90e6)),
+    "zipf-400-1000": partial(throughput.measure, throughput.Graph(400, 1000, 20_000_000, goal=20e6)),
     "twitter": partial(throughput.measure, throughput.TWITTER),
     "buffer": buffer.measure,
     "evaluate": evaluation.measure,

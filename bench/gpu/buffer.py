@@ -33,13 +33,9 @@ def measure(setting: Setting, machine: Machine, report: Report) -> None:
             "num_epochs": 2,
             "num_gpus": int(machine.device.type == "cuda"),
         }
-        for what, own in (
-            ("whole graph", {"resident": "always"}),
-            (
-                f"{DEVICE_PARTITIONS} of {PARTITIONS} partitions",
-                {"resident": "never", "device_partitions": DEVICE_PARTITIONS},
-            ),
-        ):
+        swapped = {"resident": "never", "device_partitions": DEVICE_PARTITIONS}
+        partly = f"{DEVICE_PARTITIONS} of {PARTITIONS} partitions"
+        for what, own in (("whole graph", {"resident": "always"}), (partly, swapped)):
             rates[what], moved = _trained(shared, own, folder / what, small=small)
             report.add(
                 what,

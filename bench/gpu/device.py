@@ -4,7 +4,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import torch
 
@@ -17,17 +17,35 @@ REPEATS = 3
 
 @dataclass(frozen=True)
 class Machine:
-    """A device and its peak rates."""
+    """A device and its peak rates, which the first report measures."""
 
     device: torch.device
+    name: str
     is_trial: bool  # a small size on the CPU
-    copy_rate: float  # bytes per second, read and written
-    half_rate: float  # operations per second of bfloat16 products
-    float_rate: float  # of float32 products, in full
 
-    @property
-    def name(self) -> str:
-        return name(self.is_trial)
+    @cached_property
+    def copy_rate(self) -> float:
+        """Bytes per second, read and written."""
+        size = 1 << (24 if self.is_trial else 32)
+        source = torch.randint(127, (size,), dtype=torch.int8, device=self.device)
+        target = torch.empty_like(source)
+        return 2 * size / self.median_s(lambda _: target.copy_(source))
+
+    @cached_property
+    def half_rate(self) -> float:
+        """Operations per second of bfloat16 products."""
+        return self._product_rate(torch.bfloat16)
+
+    @cached_property
+    def float_rate(self) -> float:
+        """Operations per second of float32 products, in full."""
+        return self._product_rate(torch.float32)
+
+    def _product_rate(self, dtype: torch.dtype) -> float:
+        torch.backends.cuda.matmul.allow_tf32 = False
+        size = 256 if self.is_trial else 8192
+        left, right = (torch.randn(size, size, device=self.device).to(dtype) for _ in range(2))
+        return 10 * 2 * size**3 / self.median_s(lambda _: [left @ right for _ in range(10)])
 
     def training_floor(self, dimension: int, num_negatives: int, chunk: int) -> float:
         """Edges per second of one fused pass, limited by its bytes or its operations."""
@@ -64,49 +82,17 @@ class Machine:
         return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
 
 
-def name(is_trial: bool) -> str:
-    """Name the first GPU, or a trial on the CPU.
+def find(setting: Setting) -> Machine:
+    """Find the first GPU, or with a number of rows use the CPU.
 
     Raises:
         ConfigError: there is no GPU, and this is no trial.
     """
+    is_trial = setting.num_rows is not None
     if torch.cuda.is_available():
-        return torch.cuda.get_device_name(0)
+        return Machine(torch.device("cuda"), torch.cuda.get_device_name(0), is_trial)
     if is_trial:
-        return "no GPU"
+        return Machine(torch.device("cpu"), "no GPU", is_trial)
     raise ConfigError(
         "bench gpu: no GPU is seen here; --rows 2000 tries the commands on the CPU, at that size"
     )
-
-
-def find(setting: Setting) -> Machine:
-    """Find the first GPU, or with a number of rows use the CPU, and measure its rates.
-
-    Raises:
-        ConfigError: there is no GPU.
-    """
-    name(setting.num_rows is not None)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    small = setting.num_rows is not None
-    unknown = Machine(device, small, 0.0, 0.0, 0.0)
-    return Machine(
-        device,
-        small,
-        _copy_rate(unknown),
-        _product_rate(unknown, torch.bfloat16),
-        _product_rate(unknown, torch.float32),
-    )
-
-
-def _copy_rate(machine: Machine) -> float:
-    size = 1 << (24 if machine.is_trial else 32)
-    source = torch.randint(127, (size,), dtype=torch.int8, device=machine.device)
-    target = torch.empty_like(source)
-    return 2 * size / machine.median_s(lambda _: target.copy_(source))
-
-
-def _product_rate(machine: Machine, dtype: torch.dtype) -> float:
-    torch.backends.cuda.matmul.allow_tf32 = False
-    size = 256 if machine.is_trial else 8192
-    left, right = (torch.randn(size, size, device=machine.device).to(dtype) for _ in range(2))
-    return 10 * 2 * size**3 / machine.median_s(lambda _: [left @ right for _ in range(10)])

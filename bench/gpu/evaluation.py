@@ -3,8 +3,6 @@
 Rows are in host memory.
 """
 
-from collections.abc import Mapping
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,14 +13,14 @@ from bench.report import Report
 from bench.setting import Setting
 from graphmill.ask.edges import Graph, Triples
 from graphmill.ask.evaluate.metrics import Ranks, concatenated
-from graphmill.ask.evaluate.queries import BlockSize, Queries, block_sizes, default_block_bytes
+from graphmill.ask.evaluate.queries import Queries, block_sizes, default_block_bytes
 from graphmill.ask.evaluate.ranking import Counting, Ranker, can_rank, prepare
 from graphmill.ask.model import Model
 from graphmill.cluster import num_cores
 from graphmill.config import from_mapping
 from graphmill.gpu.best import BestOnDevice
 from graphmill.sorted_arrays import distinct
-from graphmill.vocab import Partition, Side
+from graphmill.vocab import Side
 
 K = 100
 SLICE_ROWS = 1 << 20
@@ -48,8 +46,9 @@ def measure(setting: Setting, machine: Machine, report: Report) -> None:
 
     def rank(_: int) -> Ranks:
         ranker = Ranker(model, machine.device, num_threads=num_cores(), fused=fused)
-        by_side = rank_all(ranker, graph, {("node", 0): table_ND}, edges, edges, block)
-        return concatenated(list(by_side.values()))
+        return concatenated(
+            [_ranks(ranker, Queries(graph, side, edges, block), edges, table_ND) for side in Side]
+        )
 
     seconds = machine.median_s(rank, repeats=2)
     figures = _figures(machine, 2 * num_edges * num_entities * dimension, seconds)
@@ -96,26 +95,12 @@ def _figures(machine: Machine, num_products: int, seconds: float) -> dict[str, f
     }
 
 
-def rank_all(
-    ranker: Ranker,
-    graph: Graph,
-    tables: Mapping[tuple[str, Partition], Tensor],
-    edges: Triples,
-    known: Triples,
-    block: BlockSize,
-) -> dict[Side, Ranks]:
-    """Rank each side of every edge, where all partitions and known edges are in memory."""
-    ranks = {}
-    for side in Side:
-        queries = Queries(graph, side, edges, block)
-        vectors_QD, own_E = prepare(
-            ranker, queries, lambda name, part, rows: tables[name, part][torch.from_numpy(rows)]
-        )
-        query_K = queries.find(known.rel, known.ends(side.other))
-        cells = distinct((known.ends(side) * len(queries) + query_K)[query_K >= 0])
-        every = slice(0, len(queries))
-        counting = Counting(ranker, queries, every, vectors_QD, own_E, cells)
-        for (name, part), table_ND in tables.items():
-            counting.add(name, part, table_ND, lambda done: None)
-        ranks[side] = Ranks(*counting.counts()[:, np.argsort(queries.order)])
-    return ranks
+def _ranks(ranker: Ranker, queries: Queries, edges: Triples, table_ND: Tensor) -> Ranks:
+    """Rank the queries' side of every edge; the edges themselves are the known ones."""
+    side = queries.side
+    vectors_QD, own_E = prepare(ranker, queries, lambda name, part, rows: table_ND[torch.from_numpy(rows)])
+    query_K = queries.find(edges.rel, edges.ends(side.other))
+    cells = distinct((edges.ends(side) * len(queries) + query_K)[query_K >= 0])
+    counting = Counting(ranker, queries, slice(0, len(queries)), vectors_QD, own_E, cells)
+    counting.add("node", 0, table_ND, lambda done: None)
+    return Ranks(*counting.counts()[:, np.argsort(queries.order)])

@@ -57,9 +57,7 @@ def zipf(limit: int, count: int, device: torch.device, generator: torch.Generato
 
 
 def write_graph(folder: Path, num_nodes: int, num_edges: int, partitions: int, device: torch.device) -> None:
-    """Write counts and bucket files, unless the folder exists."""
-    if folder.exists():
-        return
+    """Write counts and bucket files."""
     generator = torch.Generator(device).manual_seed(2)
     each_nodes, each_edges = num_nodes // partitions, num_edges // partitions**2
     for partition in range(partitions):

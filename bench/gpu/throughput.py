@@ -10,7 +10,7 @@ from bench.gpu.device import Machine
 from bench.report import Report
 from bench.setting import Setting
 from graphmill.ask.model import Model
-from graphmill.config import Config, from_mapping
+from graphmill.config import from_mapping
 from train.gpu.fused_pass import FusedPass
 from train.gpu.fused_step import FusedStep, NegativeGroup
 from train.gpu.reference import KernelEdges
@@ -24,27 +24,22 @@ WARM_UP_STEPS = 64  # enough to capture a CUDA graph
 class Graph:
     """A synthetic graph, its model, and the goal in edges per second."""
 
-    num_nodes: int
-    num_edges: int
-    timed_edges: int  # edges per pass
     dimension: int
     num_negatives: int
+    timed_edges: int  # edges per pass
     goal: float
+    num_nodes: int = 10_000_000
+    num_edges: int = 200_000_000
 
     def sized(self, setting: Setting) -> "Graph":
         """The same graph, or for a trial a small one."""
         if setting.num_rows is None:
             return self
-        return Graph(500, setting.num_rows, setting.num_rows, 8, 16, self.goal)
-
-
-def zipf(dimension: int, num_negatives: int, timed_edges: int, goal: float) -> Graph:
-    """10 M nodes, 200 M edges."""
-    return Graph(10_000_000, 200_000_000, timed_edges, dimension, num_negatives, goal)
+        return Graph(8, 16, setting.num_rows, self.goal, 500, setting.num_rows)
 
 
 # As large as Twitter's. Rows and sums 16.8 GB, edges 17.6 GB; steps about 2 GB.
-TWITTER = Graph(41_600_000, 1_470_000_000, 1_470_000_000, 100, 1000, goal=81.7e6)
+TWITTER = Graph(100, 1000, 1_470_000_000, goal=81.7e6, num_nodes=41_600_000, num_edges=1_470_000_000)
 
 
 def measure(graph: Graph, setting: Setting, machine: Machine, report: Report) -> None:
@@ -76,13 +71,18 @@ def _passes(
     graph: Graph, machine: Machine, edges: KernelEdges, generator: torch.Generator, *, deterministic: bool
 ) -> tuple[float, float]:
     """Time a pass; its seconds and mean loss."""
-    config = configured(graph, deterministic=deterministic, small=machine.is_trial)
-    fused = FusedPass(step_of(config, machine.device))
-    table = table_of(graph, machine.device, generator)
-    sides = {0: (table, table)}
+    own = {"deterministic": deterministic, **synthetic.own_settings(small=machine.is_trial)}
+    shared = synthetic.settings(graph.dimension, graph.num_negatives, small=machine.is_trial)
+    shared |= {"output": "unused", "half_precision": not machine.is_trial, "train": own}
+    config = from_mapping(shared)
+    model = Model(config, synthetic.NUM_RELATIONS, relation_init="random", seed=1).to(machine.device)
+    fused = FusedPass(FusedStep(config, model, Adagrad(model.parameters, config.lr), machine.device))
+    rows_ND = torch.empty(graph.num_nodes, graph.dimension, device=machine.device)
+    sums_N = torch.zeros(graph.num_nodes, device=machine.device)
+    table = Table(rows_ND.normal_(0, 1e-3, generator=generator), sums_N)
 
     def run(group: NegativeGroup, seed: int) -> None:
-        fused.run(edges, [group], sides, seed)
+        fused.run(edges, [group], {0: (table, table)}, seed)
 
     run(NegativeGroup(0, 0, min(graph.timed_edges, WARM_UP_STEPS * config.batch_size)), seed=0)
     timed = NegativeGroup(0, 0, graph.timed_edges)
@@ -94,22 +94,3 @@ def _passes(
     if not math.isfinite(loss):
         raise RuntimeError(f"{graph}: the loss is {loss}")
     return seconds, loss
-
-
-def configured(graph: Graph, *, deterministic: bool, small: bool) -> Config:
-    """The configuration of a run on the graph."""
-    own = {"deterministic": deterministic, **synthetic.own_settings(small=small)}
-    shared = synthetic.settings(graph.dimension, graph.num_negatives, small=small)
-    return from_mapping(shared | {"output": "unused", "half_precision": not small, "train": own})
-
-
-def table_of(graph: Graph, device: torch.device, generator: torch.Generator) -> Table:
-    """A table of fresh rows."""
-    rows_ND = torch.empty(graph.num_nodes, graph.dimension, device=device)
-    return Table(rows_ND.normal_(0, 1e-3, generator=generator), torch.zeros(graph.num_nodes, device=device))
-
-
-def step_of(config: Config, device: torch.device) -> FusedStep:
-    """The fused step."""
-    model = Model(config, synthetic.NUM_RELATIONS, relation_init="random", seed=1).to(device)
-    return FusedStep(config, model, Adagrad(model.parameters, config.lr), device)
