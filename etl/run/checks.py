@@ -91,9 +91,7 @@ def warn_of_left_out(inputs: Sequence[TableFiles]) -> None:
 def warn_of_empty(labels: Collection[str]) -> None:
     """Warn of tables without a file to read, by their names in figures."""
     for label in sorted(labels):
-        log.warning(
-            f"etl: {label}: the snapshot has no rows that may pass the filters; the table adds nothing"
-        )
+        log.warning(f"etl: {label}: no row of the snapshot may pass the filters; the table adds nothing")
 
 
 def warn_of_null_words(encoded: Iterable[Encoded]) -> None:

@@ -161,7 +161,9 @@ def _look_at(
             own = name if dialect.options.header else at
             columns.append(Column(own, rows[field], types[name]))
     is_whole = len(files) == 1 and len(ranges) == 1 and rows.num_rows < SAMPLE_ROWS
-    return Look(path, dialect.options, split, tuple(columns), rows.num_rows, is_whole, dialect.doubts)
+    twice = ", ".join(dict.fromkeys(name for name in head.names if head.names.count(name) > 1))
+    told = (f"columns that share a name ({twice}), which are left out: rename them",) if twice else ()
+    return Look(path, dialect.options, split, tuple(columns), rows.num_rows, is_whole, dialect.doubts + told)
 
 
 def _types(file: DataFile, head: Head) -> dict[str, pa.DataType]:

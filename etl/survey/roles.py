@@ -257,7 +257,8 @@ def _without_pair(look: Look) -> RawTableError:
             f"{whole.name} has whole numbers as fractions ({whole.distinct[0]}), in pandas because of an "
             f'empty cell; write them as integers: df["{whole.name}"].astype("Int64"); or {way_out}'
         )
-    return RawTableError(f"{look.path}: expected two columns of ids, found the columns {columns}; {way_out}")
+    found = "; ".join([columns, *look.doubts, way_out])
+    return RawTableError(f"{look.path}: expected two columns of ids, found the columns {found}")
 
 
 def _relation(look: Look, candidates: Sequence[Column]) -> Column | None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 
 IdSource = Literal["entity_index", "entity_names"]  # the files that hold the raw ids
+_VERSION_KEY = "remap.checkpoint_version, or --checkpoint-version"
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,11 @@ class TrainedRun:
 
     def read_embeddings(self, key: PartitionKey) -> Floats:
         """Read the embeddings of a partition, [N, D]."""
-        path = self.checkpoint_path
-        embeddings_ND, _ = read_finite(path, key, self.version)
+        embeddings_ND, _ = read_finite(self.checkpoint_path, key, self.version)
         shape = self.num_rows[key[0]][key[1]], self.config.entity_dimension(key[0])
         advice = "set entity_path and dimension as in its training"
-        check_shape(embeddings_ND, shape, pbg.embeddings_uri(path, *key, self.version), advice)
+        uri = pbg.embeddings_uri(self.checkpoint_path, *key, self.version)
+        check_shape(embeddings_ND, shape, uri, advice)
         return embeddings_ND
 
 
@@ -167,7 +168,7 @@ def _digests(checkpoint_path: str, version: int, entity_path: str) -> tuple[str 
     return pbg.version_checksum(checkpoint_path, version), content_of(entity_path)
 
 
-def find_version(path: str, wanted: int | None, key: str = "remap.checkpoint_version") -> tuple[str, int]:
+def find_version(path: str, wanted: int | None, key: str = _VERSION_KEY) -> tuple[str, int]:
     """Find the folder and the number of a version, by default the one that training has ended with."""
     latest = pbg.read_version(path)
     is_open = wanted is None and not (latest and is_ended(path, latest))

@@ -94,7 +94,10 @@ class Registry:
         """Look up a plug-in, after all files that are offered have run; raises their ConfigErrors."""
         if name in self.built_in:
             return None
-        _run_offered()
+        if any(offered not in _run for offered in list(_offered)):
+            with _LOCK:
+                for source in _offered.values():
+                    _run_once(source)
         if name not in self.registry:
             with _LOCK:
                 for module in _modules_of_packages():
@@ -205,14 +208,6 @@ def running(name: str) -> Iterator[None]:
 def has_registered(path: str) -> bool:
     """Whether a local file has registered a plug-in."""
     return any(_absolute(path) in registry._origins.values() for registry in _REGISTRIES)
-
-
-def _run_offered() -> None:
-    if all(name in _run for name in list(_offered)):
-        return
-    with _LOCK:
-        for source in _offered.values():
-            _run_once(source)
 
 
 @cache

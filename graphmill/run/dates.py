@@ -9,12 +9,12 @@ Placeholders in every string of a configuration that is loaded with --date:
 
     base/2026-11-19/_SUCCESS      `output: base/{date}`: finished
     base/2026-11-20/run.json      config.schedule holds the date and its previous date
-    base/.2026-11-01.retired-*    in deletion
+    base/.2026-11-01.retired-*    in deletion; before it has this name, its marker is `._SUCCESS.retired`
 
 Each date continues from its previous date: a chain. The chain must not fork: a date does not start while a
 run works on an earlier date that would become its previous one. The chain must not break: a run first writes
 its previous date to run.json, and then checks that this date is still finished. A run that deletes a date
-first removes its `_SUCCESS`, and then checks that no run.json names the date. At least one sees the other.
+first renames its `_SUCCESS`, and then checks that no run.json names the date. At least one sees the other.
 """
 
 import json
@@ -39,6 +39,7 @@ _ISO = "%Y-%m-%d"
 _MAX_DAYS = 10_000
 _SAMPLE = date(2026, 12, 31)
 _STAGE_FOLDERS = ("entities", "checkpoint", "embeddings")
+_TAKEN = f".{storage.MARKER}.retired"
 
 log = logging.getLogger("graphmill")
 
@@ -107,7 +108,11 @@ def retire(output_template: str, keep: int, own: str | None = None) -> list[str]
                 if ".retired-" in storage.name(hidden):  # an earlier run has not finished this deletion
                     with _logged(f"{hidden} stays"):
                         storage.delete(hidden)
-        finished = sorted(day for day, uri in outputs.items() if storage.read_marker(uri) is not None)
+        finished = sorted(
+            day
+            for day, uri in outputs.items()
+            if storage.read_marker(uri) is not None or storage.exists(storage.join(uri, _TAKEN))
+        )
         complete = [
             day
             for day in finished
@@ -286,10 +291,11 @@ def _delete(output_template: str, day: date, output: str) -> None:
             raise LockedError(f"it holds {entry.uri}, which only you delete")
     retired = storage.temporary_sibling(output, "retired")
     with lock.held(whole=[output]) as claim:
-        marker = storage.read_marker(output)
-        if marker is None:
-            raise LockedError("another run has just begun to retire it")
-        storage.delete_marker(output)  # from now on no run chooses it as its previous date
+        marker, taken = (storage.join(output, name) for name in (storage.MARKER, _TAKEN))
+        if storage.exists(marker):
+            storage.move(marker, taken)  # from now on no run chooses it as its previous date
+        elif not storage.exists(taken):
+            raise LockedError("another run has just retired it")
         try:
             if str(day) in _needed(_dated_outputs(output_template)):
                 raise LockedError("a run has begun to continue from it")
@@ -298,7 +304,7 @@ def _delete(output_template: str, day: date, output: str) -> None:
         except BaseException:
             with suppress(GraphMillError):  # the first error matters
                 claim.check()
-                storage.write_marker(output, marker)
+                storage.move(taken, marker)
             raise
     storage.delete(retired)
     log.info("schedule: %s is retired", output)

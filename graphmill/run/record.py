@@ -63,7 +63,7 @@ class RunRecord:
         observer: Observer | None = None,
     ) -> None:
         self.uri = uri
-        self._observer = observer
+        self._observe: Observer = observer or (lambda name, content: None)
         self.claim = claim
         self.is_begun = False
         storage.recover(uri)
@@ -112,10 +112,6 @@ class RunRecord:
         self.content |= {"status": status, "finished": _now(), "error": error, "workers_lost": workers_lost}
         self.save()
         self._observe("", self.content)
-
-    def _observe(self, name: str, content: Mapping[str, Any]) -> None:
-        if self._observer is not None:
-            self._observer(name, content)
 
     def save(self) -> None:
         """Write run.json atomically, without the secrets of URIs."""
@@ -178,7 +174,6 @@ def run_stage(
     A stage that `check` refuses changes nothing. A stage with nothing to do is left out; this
     is an error without `resume`.
     """
-    entry: dict[str, Any]
     fingerprint = job.fingerprint(config)
     outputs = job.output_uris(config)
     if resume:
@@ -193,11 +188,13 @@ def run_stage(
         if not resume:
             raise ConfigError(f"{name}: {nothing}")
         log.warning("%s: left out: %s", name, nothing)
-        entry = {"status": "left out", "reason": nothing, "metrics": {}}
+        entry: dict[str, Any] = {"status": "left out", "reason": nothing, "metrics": {}}
         record.write_stage(name, entry)
         return entry
     record.claim.check()
-    for uri in filter(None, (config.output, *outputs)):  # without `output`, run.json is in the checkpoint
+    if config.output and (resume or outputs):  # else only figures are added to a finished run
+        storage.delete_marker(config.output)
+    for uri in outputs:
         storage.delete_marker(uri)
     entry = {"status": "running", "started": _now()}
     record.write_stage(name, entry)

@@ -225,7 +225,7 @@ WRONG = {
     "predict": {
         "": "--relation: missing; the run has likes, follows",
         "--relation bought": "--relation bought: expected one of likes, follows",
-        "--relation likes --checkpoint-version 9": "has no complete version 9; complete versions: 1",
+        "--relation likes --checkpoint-version 9": "remap.checkpoint_version, or --checkpoint-version: ",
         "--relation likes --task-memory 7": "'--task-memory': expected a size of 16MiB or more",
         "--relation likes --calibrated": "--calibrated: has no effect without --exclude-known",
         "--relation likes --ids /absent.txt": "error: --ids /absent.txt: there is no such file",

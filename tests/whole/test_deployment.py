@@ -94,6 +94,15 @@ def test_a_schedule_s_command_is_one_that_dask_submit_takes(source: Any) -> None
         assert context.params["day"].year >= 2026
 
 
+@pytest.mark.parametrize(
+    "now", ["2026-11-20 02:30", "2026-11-20 23:59", "2026-11-21 00:10", "2026-11-21 01:59"]
+)
+def test_a_night_that_systemd_starts_again_keeps_its_date(now: str) -> None:
+    unit = (SCHEDULE / "graphmill-shop.service").read_text()
+    (form,) = re.findall(r'\$\$\(date --date="(.*?)" \+%%F\)', unit)
+    assert completed("date", f"--date={now} {form}", "+%F").stdout == "2026-11-19\n"
+
+
 def test_options_of_dask_submit_are_settings_of_the_cluster() -> None:
     options = [each for each in submit.command.params if isinstance(each, click.Option) and not each.hidden]
     named = {option.name for option in options}

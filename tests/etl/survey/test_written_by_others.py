@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
@@ -465,6 +466,19 @@ def test_tables_that_are_no_graph(tmp_path: Path) -> None:
         with pytest.raises(GraphMillError, match=message):
             CliRunner().invoke(command, [str(each) for each in words], catch_exceptions=False)
     assert mine.read_text() == "mine"
+
+
+def test_columns_of_one_name_are_told(tmp_path: Path, rng: Generator) -> None:
+    """Parquet may have such columns, which nobody can name; others are read without them."""
+    (lhs, rhs), path = zip(*pairs(rng), strict=True), tmp_path / "links.parquet"
+    pq.write_table(pa.table([lhs, rhs, rhs, rhs], ["user", "item", "note", "note"]), path)
+    _, told = check(path, [(a, "links", b) for a, b in zip(lhs, rhs, strict=True)])
+    assert "not sure of columns that share a name (note), which are left out: rename them" in told
+    pq.write_table(pa.table([lhs, rhs, rhs], ["user", "item", "item"]), path)
+    with pytest.raises(
+        RawTableError, match=r"found the columns user \(string\); columns that share a name \(item\)"
+    ):
+        text_of(path)
 
 
 def test_names_that_yaml_would_change(tmp_path: Path) -> None:

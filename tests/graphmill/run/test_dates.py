@@ -288,13 +288,14 @@ def test_what_a_run_at_work_has_gone_on_from_stays(root: str, forked: Forks) -> 
 def test_what_a_run_begins_to_go_on_from_while_it_is_retired_stays(root, monkeypatch):
     for day in DAYS[:2]:
         finish(f"{root}/{day}")
-    delete_marker = storage.delete_marker
+    move = storage.move
 
-    def begin(output: str) -> None:
-        finish(f"{root}/{DAYS[3]}", DAYS[0], done=False)
-        delete_marker(output)
+    def begin(source: str, target: str) -> None:
+        if source.endswith("_SUCCESS"):
+            finish(f"{root}/{DAYS[3]}", DAYS[0], done=False)
+        move(source, target)
 
-    monkeypatch.setattr(storage, "delete_marker", begin)
+    monkeypatch.setattr(storage, "move", begin)
     assert dates.retire(f"{root}/{{date}}", 1) == []
     assert storage.read_marker(f"{root}/{DAYS[0]}") == {}
     assert storage.list_hidden(root) == []
@@ -307,7 +308,7 @@ def test_a_date_that_cannot_be_retired_stays_whole(root, monkeypatch, caplog):
     move, delete = storage.move, storage.delete
 
     def refuse(first: str, *others: str) -> None:
-        if DAYS[0] in first or ".retired-0123" in first:
+        if first.endswith((DAYS[0], ".retired-0123")):
             raise AccessError(f"{first}: Permission denied")
         (move if others else delete)(first, *others)
 
@@ -322,6 +323,27 @@ def test_a_date_that_cannot_be_retired_stays_whole(root, monkeypatch, caplog):
     storage.write_text(f"{root}/{DAYS[1]}/run.json", "{")
     assert dates.retire(f"{root}/{{date}}", 1) == []
     assert f"old dates stay: {root}/{DAYS[1]}/run.json: expected a JSON object" in caplog.text
+
+
+RETIRE = """
+import sys
+from graphmill.run import dates
+from tests.forked import die_before
+die_before(int(sys.argv[2]))
+dates.retire(sys.argv[1], 1)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", range(6))
+def test_a_deletion_that_was_killed_is_finished_by_the_next_run(
+    tmp_path: Path, forked: Forks, change: int
+) -> None:
+    for day in DAYS[:2]:
+        finish(f"{tmp_path}/{day}")
+    forked("python", "-c", RETIRE, f"{tmp_path}/{{date}}", change, code=-signal.SIGKILL)
+    dates.retire(f"{tmp_path}/{{date}}", 1)
+    assert sorted(path.name for path in tmp_path.iterdir() if ".graphmill" not in path.name) == [DAYS[1]]
 
 
 @given(

@@ -114,6 +114,31 @@ def test_a_finished_stage_is_skipped_until_something_changes(folder, near_client
     assert not record.is_finished("etl", stage, settings_at(folder, dimension=5))
 
 
+class Judging(Counting):
+    """A stage that only adds figures to run.json, as evaluate does."""
+
+    def run(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
+        return {"metrics": {"mrr": 1.0}}
+
+    def output_uris(self, config: Config) -> list[str]:
+        return []
+
+    written_uris = output_uris
+
+
+def test_a_run_that_is_evaluated_once_more_stays_finished(folder: Path, near_client: Client) -> None:
+    """The next of daily runs goes on from it; a stage that makes files, or is part of a run, hides it."""
+    out = str(folder / "out")
+    for dimension, stage, resume, stays in (
+        (4, Judging(), False, True),
+        (5, Judging(), True, False),
+        (6, Counting(), False, False),
+    ):
+        storage.write_marker(out, {"date": "2026-11-20"})
+        run(stage, folder, near_client, dimension, resume)
+        assert (storage.read_marker(out) is not None) == stays
+
+
 def test_a_failed_stage_is_recorded_and_runs_again(folder: Path, near_client: Client) -> None:
     stage = Counting()
     run(stage, folder, near_client)
