@@ -103,7 +103,7 @@ def _by_autograd(
         torch.zeros_like(leaf) if gradient is None else gradient
         for leaf, gradient in zip(leaves, gradients, strict=True)
     )
-    neg.masked_fill_(neg_PM == MASKED, 0)
+    neg = neg.masked_fill(neg_PM == MASKED, 0)  # the gradient of a sum has one number in memory: not in place
     return LossGradient(loss.detach(), pos.view_as(pos_CP), neg.view_as(neg_CPM))
 
 

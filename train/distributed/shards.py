@@ -240,7 +240,7 @@ class ShardServer:
         """
         for shard in self._shards.values():
             for grant in grants:
-                for _, pushed in sorted(shard.pending.pop(grant, {}).items()):
+                for pushed in shard.pending.pop(grant, {}).values():
                     shard.merge(pushed)
             shard.pending.clear()
         return {number: shard.revision for number, shard in self._shards.items()}

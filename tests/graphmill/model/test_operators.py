@@ -112,6 +112,10 @@ def test_comparators_of_numpy_and_torch_agree(comparator: str, bias: bool, vecto
     for scores in (comparators.edge_scores, comparators.matrix_scores):
         one, other = (scores(comparator, bias, rows[1:], rows[:1]) for rows in (as_numpy, as_torch))
         np.testing.assert_allclose(one, other.numpy(), rtol=1e-4, atol=1e-5)
+    zeros = torch.zeros(2, DIMENSION, requires_grad=True)
+    made = comparators.prepare(comparator, bias, zeros)
+    comparators.edge_scores(comparator, bias, made[:1], made[1:]).sum().backward()
+    assert zeros.grad.isfinite().all()  # where vectors are zero, and at a distance of zero
 
 
 def test_keys_and_their_order() -> None:

@@ -7,6 +7,7 @@ import torch
 
 import tests.train.plug_ins as written  # registers them
 from graphmill.errors import ConfigError
+from graphmill.model import losses
 from graphmill.model.registry import COMPARATORS as REGISTERED
 from graphmill.vocab import Side
 from tests.pairs import pairs
@@ -84,6 +85,18 @@ def test_a_loss_of_release_1_has_the_weight_of_its_relation():
         each.batch = Batch(0, each.batch.index, None, torch.full_like(each.batch.weight_B, 1.5))
         each.step()
     torch.testing.assert_close(ours.tables["user"].embeddings_ND, theirs.tables["user"].embeddings_ND)
+
+
+class Apart(written.AbstractLossFunction):
+    def forward(self, pos_scores, neg_scores):
+        return neg_scores.sum() - pos_scores.sum()
+
+
+def test_a_masked_negative_has_no_gradient():
+    written.LOSS_FUNCTIONS.register("apart", Apart)
+    pos_CP, neg_CPM = torch.zeros(1, 1), torch.tensor([[[1.0, losses.MASKED]]])
+    gradient = losses.loss_gradient("apart", 0.1, pos_CP, neg_CPM, torch.ones(1, 1))
+    assert gradient.neg_CPM.tolist() == [[[1.0, 0.0]]]
 
 
 class Wrong(written.Uniform):

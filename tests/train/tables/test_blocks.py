@@ -30,7 +30,9 @@ from train.edges.visits import Blocks
 from train.plan.decide import decide
 from train.run.reading import BlockReader
 from train.step.step import Table
+from train.tables.background import Background
 from train.tables.outside_rows import OutsideRows
+from train.tables.partition_store import BlockStore
 from train.tables.run_context import CPU, RunContext
 
 TYPES = {"user": {"num_partitions": 8}, "item": {"num_partitions": 6}, "city": {"num_partitions": 1}}
@@ -166,6 +168,29 @@ def test_what_steps_make_of_the_sample_comes_back_to_its_rows(counts, share, see
     for key, table in files.items():
         outside.put_back(key, table)
     assert sum(float(table.embeddings_ND.sum()) for table in files.values()) == moved
+
+
+@pytest.mark.slow
+def test_partitions_that_leave_are_in_the_sample(tmp_path):
+    """As long as other visits need them: of 30 visits the last ones have few outside rows."""
+    context = RunContext(graph(tmp_path, train={"outside_rows": 0.5, "memory_partitions": 2}))
+    blocks, iteration = Blocks(context.config, context.schedule, 6), context.schedule.iteration(0)
+    order, background = blocks.order(iteration), Background()
+    store = BlockStore(context, blocks, background)
+    store.begin(order, iteration)
+    found = [store.enter(visit, None, iteration)["user", 0].num_outside for visit in order]
+    background.close()
+    assert min(found[:20]) > 0
+
+
+def test_each_visit_takes_other_rows():
+    outside, key = OutsideRows(0, {"node": [50, 0]}, 0.5), ("node", 0)
+    table, drawn = Table(torch.arange(50.0)[:, None], torch.zeros(50)), []
+    for visit in (1, 2):
+        outside.take(key, table, 0, visit)
+        drawn.append(outside.lend("node", table.like(25, CPU)).embeddings_ND.flatten().tolist())
+        outside.put_back(key, table)
+    assert drawn[0] != drawn[1]
 
 
 NUM_ROWS, DIMENSION = 900_000, 80  # partitions large enough for memory of their own (mmap)

@@ -206,6 +206,9 @@ def test_a_warm_start_leaves_them_out(days: Days) -> None:
 
 def test_a_delta_moves_few_and_folds_in_the_new(days: Days) -> None:
     config = days.fourth("delta", train={"replay": 1.0})
+    folded_rows.make(config, days.client)
+    made = Path(config.checkpoint_path, "folded").rglob("*.parquet")
+    assert sorted(path.parent.name for path in made) == ["item", "user"]  # of partitions with new rows alone
     figures = job.run(config, days.client)
     assert figures["delta"]["new_ids"]["user"] == {"num_new": 1, "num_edges": 8, "num_without_edges": 0}
     before, after = state_of(days.third), state_of(config)
