@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from graphmill import config, storage
 from graphmill.ask import drift as job
 from graphmill.ask.drift import DRIFT_RATIO, Moved, cosines, moved_of_part
+from graphmill.ask.earlier import pairs
 from graphmill.config.sections.remap import DriftConfig
 from graphmill.errors import BadInputError, ConfigError, DriftError, FormatError
 from graphmill.formats import edge_buckets, remapped
@@ -59,6 +61,8 @@ def test_figures_are_those_of_all_ids(tmp_path, client, request, place):
     assert error.value.figures["types"].keys() == {"user", "item"}
     assert job.fingerprint(limited) != job.fingerprint(settings)
     job.run(drifting(world, before=before, max_p10=2.0), client)
+    with pytest.raises(DriftError):
+        job.run(drifting(world, before=before, max_p10=1.99), client)
 
 
 def test_what_cannot_be_compared(tmp_path, client):
@@ -134,6 +138,12 @@ def test_ids_are_found_wherever_the_run_before_has_them(tmp_path, rng, num_befor
                 for start in range(0, len(names), 16):
                     own = names[start : start + 16]
                     writer.append(pa.array(own), np.stack([rows[name] for name in own]))
+    ids = remapped.read_ids(places[0], "node", 0).to_pylist()
+    batches = partial(remapped.iter_part, places[0], "node", 0, 7)
+    for each in pairs(batches, places[1], "node", range(num_before)):
+        for row, now, then in zip(*each, strict=True):
+            assert (now == new[ids[row]]).all()
+            assert (then == old[ids[row]]).all()
     degrees = [np.arange(remapped.shape_of(places[0], "node", part)[0]) for part in range(2)]
     parts = [moved_of_part(places, "node", part, range(num_before), degrees[part], 3) for part in range(2)]
     found = Moved.joined(parts, 3).figures(len(old))

@@ -75,6 +75,11 @@ def test_degrees_of_a_partition(tmp_path: Path, rng: np.random.Generator) -> Non
     assert found.tolist() == [ends.count(number) for number in range(9, 13)]
 
 
+def test_a_list_of_features_has_no_place():
+    for rows in ([0, 2], [1, 2]):
+        assert module._lookup(np.array(rows), 3)(np.array([-1, 2])).tolist() == [-1, 1]
+
+
 def test_rows_beyond_the_counts_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
     config = settings(tmp_path, STATIC)
     write_edges(config, COUNTS, drawn(config, rng, 300), str(tmp_path / "train"))

@@ -11,6 +11,7 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError, LockedError, StorageError
+from graphmill.run import work
 from graphmill.run.lock import NO_CLAIM
 from graphmill.run.work import Work, make_result
 from graphmill.storage import Checksums
@@ -76,7 +77,7 @@ def is_noted(part: Path) -> bool:
     return (part.parent / f"_work/done/{number}.json").exists() or (part.parent / storage.MARKER).exists()
 
 
-def note(to: Path, word: str, asked: list[str], error: Exception | None = None) -> None:
+def note(to: Path, word: str, asked: list[str], error: Exception | None = None, **layout: Any) -> None:
     """Make a result by a step that notes the word, after which the work fails with the error, if any."""
 
     def make(work: Work) -> tuple[dict[str, Any], Checksums]:
@@ -85,7 +86,7 @@ def note(to: Path, word: str, asked: list[str], error: Exception | None = None) 
             raise error
         return {}, {}
 
-    make_result("toy", str(to), "_toy.json", {"toy": word}, make, NO_CLAIM)
+    make_result("toy", str(to), "_toy.json", {"toy": word}, make, NO_CLAIM, **layout)
 
 
 def test_errors(tmp_path: Path) -> None:
@@ -105,18 +106,21 @@ def test_errors(tmp_path: Path) -> None:
     assert not left.exists()
 
 
-def test_the_work_of_another_request_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_the_work_of_another_request_is_not_gone_on_with(tmp_path, monkeypatch):
     asked: list[str] = []
-    for word in ("one", "one", "other"):
+    requests = [("one", 1, "1")] * 2 + [("two", 1, "1"), ("two", 2, "1"), ("two", 2, "2")]
+    for word, size, version in requests:
+        monkeypatch.setattr(work, "__version__", version)
         with pytest.raises(LockedError):
-            note(tmp_path / "out", word, asked, LockedError("held"))
-    assert asked == ["one", "other"]
+            note(tmp_path / "out", word, asked, LockedError("held"), size=size)
+    assert asked == ["one", "two", "two", "two"]
 
 
-def test_a_foreign_file_in_the_unfinished_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("written", ["foreign", "_work/x"])
+def test_a_foreign_file_in_the_unfinished_folder_or_one_that_is_gone(tmp_path: Path, written: str) -> None:
     def make(work: Work) -> tuple[dict[str, Any], Checksums]:
-        storage.write_text(storage.join(work.folder, "foreign"), "")
-        return {}, {}
+        storage.write_text(storage.join(work.folder, written), "")
+        return {}, {} if written == "foreign" else {work.part_uri(0): "gone"}
 
     with pytest.raises(StorageError, match="missing or foreign"):
         make_result("toy", str(tmp_path / "out"), "_toy.json", {}, make, NO_CLAIM)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from etl import job as etl_job
+from graphmill.ask.fold_in.new_edges import NewEdges
 from graphmill.checkpoints import pbg
 from graphmill.config import Config
 from graphmill.errors import FormatError
@@ -17,7 +18,7 @@ from graphmill.library.fold_in import FoldIn
 from tests.train.deltas import KINDS, Edge, TwoDays, check_still, ends_of, is_old, old_edges, state_of
 from tests.train.vectors import write_vectors
 from train import job
-from train.tables import folded_rows
+from train.tables import folded_rows, folding
 
 pytestmark = pytest.mark.slow
 ONE_TYPE: dict[str, Any] = {
@@ -220,6 +221,15 @@ def test_a_delta_moves_few_and_folds_in_the_new(days: Days) -> None:
     for key in new:
         found = after[key][0] + global_of(days.third, key[0])
         assert found == pytest.approx(expected[key].embedding, abs=1e-2), key
+
+
+def test_of_many_edges_some_are_drawn() -> None:
+    number_E = np.arange(302)
+    edges = NewEdges((number_E >= 300).astype(int), *[number_E] * 5)
+    kept = folding._limited(edges, 0)
+    assert np.bincount(kept.id_E).tolist() == [folding.MAX_EDGES, 2]
+    assert (np.diff(kept.known_E) > 0).all()
+    assert kept.known_E.max() == 301 > kept.known_E[255] > 255
 
 
 def test_another_checkpoint_is_refused(days: Days) -> None:

@@ -278,6 +278,25 @@ def test_confidence_counts_the_edges_that_beat_chance(worlds: Worlds, rng: Gener
     assert (solution.confidence_B < np.array(most) + 1e-6).all()
 
 
+class Waves:
+    """An objective with hills, of one id whose first steps climb."""
+
+    spread_D, mean_BD, tells_losses = torch.ones(1), torch.tensor([[2.5]]), True
+
+    def __call__(self, vectors_BD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return -vectors_BD.cos().sum(1), vectors_BD.sin()
+
+    def allowed(self, vectors_BD: torch.Tensor) -> torch.Tensor:
+        return vectors_BD
+
+
+def test_the_best_point_is_the_result() -> None:
+    waves: Any = Waves()
+    losses = [float(waves(solver.minimised(waves, num_points))[0]) for num_points in range(1, 20)]
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] == pytest.approx(-1, abs=1e-6)
+
+
 def test_max_norm_holds(tmp_path: Path, rng: Generator) -> None:
     world = write_world(tmp_path, max_norm=0.5)
     model = model_of(world)

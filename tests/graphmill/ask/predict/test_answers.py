@@ -151,12 +151,15 @@ def test_best_of_candidates_in_any_order(rng: Generator, distinct_scores: int, k
     query, place = np.nonzero(np.take_along_axis(score_PN, order, axis=1) > -np.inf)
     np.testing.assert_array_equal(found.query, query)
     np.testing.assert_array_equal(found.place, place)
+    np.testing.assert_array_equal(found.cut(3).candidate, found.candidate[place < 3])
     np.testing.assert_array_equal(found.candidate, candidate_N[order[query, place]])
     np.testing.assert_array_equal(found.score, score_PN[query, order[query, place]])
 
 
-def test_numbers_that_are_not_finite_are_refused(tmp_path: Path) -> None:
-    world = write_world(tmp_path / "run")
+@pytest.mark.parametrize("comparator", ["dot", "cos"])
+def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, comparator: str) -> None:
+    """With cos, a vector that is too long for its square would become zero."""
+    world = write_world(tmp_path / "run", comparator=comparator)
     for wrong in (np.nan, np.inf, 1e30):
         rows = np.zeros((30, DIMENSION), np.float32)
         rows[17, 2] = wrong

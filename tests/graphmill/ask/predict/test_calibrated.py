@@ -85,12 +85,16 @@ def test_a_gpu_calibrates_as_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_some_queries_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with the same chance, however many edges it has."""
     world = write_world(tmp_path / "run", splits=SPLITS)
+    whole = calibrate.calibrate(world.config, Execution())
     monkeypatch.setattr(calibrate, "MOST_EDGES", 40)
     first, again = (calibrate.calibrate(world.config, Execution()) for _ in range(2))
     assert first is not None
+    assert whole is not None
     assert first == again
-    assert 10 < first[1]["num_queries"] <= 80
+    share = 40 / len(world.edges["test"])
+    assert first[1]["num_queries"] == pytest.approx(share * whole[1]["num_queries"], rel=0.15)
 
 
 def question(side: Side = Side.RHS) -> PredictOptions:
@@ -149,8 +153,8 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         Path(uri).write_text(wrong)
         with pytest.raises(BadInputError, match=files.NAME):
             files.read(uri, 3, "abc")
-    for numbers in ((-1.0, 0.0), (float("nan"), 0.0), (1.0, float("inf"))):
-        files.write(uri, files.Calibration(3, None, "valid", 1.0, files.Line(*numbers), {}))
+    for temperature, *numbers in ((1, -1, 0), (1, float("nan"), 0), (1, 1, float("inf")), (0, 1, 0)):
+        files.write(uri, files.Calibration(3, None, "valid", temperature, files.Line(*numbers), {}))
         with pytest.raises(FormatError, match="expected finite numbers and no negative slope"):
             files.read(uri, 3, None)
 
