@@ -14,7 +14,7 @@ from numpy.random import Generator
 from graphmill.ask.predict.answers import IdChunk, write_answers
 from graphmill.ask.predict.search import Sizes, sizes_for
 from graphmill.ask.predict.settings import PredictOptions
-from graphmill.ask.scan import WIDTH, TopK
+from graphmill.ask.scan import WIDTH, TopK, made
 from graphmill.errors import ConfigError, FormatError
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
@@ -166,6 +166,8 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, comparator: str
         world.write_rows("item", rows)
         with pytest.raises(FormatError, match="'item', partition 0: vectors or parameters are not finite"):
             answers(world, tmp_path / f"{wrong}", PredictOptions(relation="likes", side=Side.RHS, k=3))
+    with pytest.raises(FormatError, match="here: vectors or parameters are not finite"):
+        made(lambda tile_ND: tile_ND * np.float32(1e30), np.ones((2, 3), np.float32), 4, "here")
 
 
 def test_sizes_follow_the_memory() -> None:
