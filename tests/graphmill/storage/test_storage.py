@@ -327,6 +327,15 @@ def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path: Path) -> Non
     assert names(str(tmp_path)) == ["x"]
 
 
+def test_a_file_is_synced_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced, path = [], tmp_path / "x"
+    monkeypatch.setattr(os, "fsync", lambda number: synced.append((os.fstat(number).st_ino, path.exists())))
+    for write in (storage.write_text, storage.create_text):
+        path.unlink(missing_ok=True)
+        write(str(path), "text")
+        assert synced.pop() == (path.stat().st_ino, False)
+
+
 # ---- HDF5
 
 
