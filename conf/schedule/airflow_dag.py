@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from airflow import DAG
 from airflow.exceptions import AirflowFailException
 from airflow.operators.python import PythonOperator
+from airflow.timetables.interval import CronDataIntervalTimetable
 
 COMMAND = [
     *("dask-submit", "--master", "yarn", "--name", "graphmill-shop", "--queue", "nightly"),
@@ -33,7 +34,7 @@ def submit(command: list[str]) -> None:
 
 with DAG(
     dag_id="graphmill_shop",
-    schedule="30 2 * * *",
+    schedule=CronDataIntervalTimetable("30 2 * * *", timezone="UTC"),  # else Airflow 3 says today for `ds`
     start_date=datetime(2026, 11, 1),
     catchup=True,
     max_active_runs=1,  # a date continues from the previous date

@@ -117,6 +117,15 @@ def test_the_airflow_dag_handles_our_exit_codes() -> None:
     assert f"RestartPreventExitStatus={' '.join(map(str, codes))}\n" in text
 
 
+def test_the_airflow_dag_runs_the_day_before_in_any_release() -> None:
+    """Airflow 3 takes a cron string for moments: `ds` is then the day of the run, whose tables still grow."""
+    tree = ast.parse((SCHEDULE / "airflow_dag.py").read_text())
+    words = {each.arg: each.value for each in ast.walk(tree) if isinstance(each, ast.keyword)}
+    timetable = words["schedule"]
+    assert isinstance(timetable, ast.Call)
+    assert ast.unparse(timetable.func) == "CronDataIntervalTimetable"
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     for name in ("graphmill-shop.service", "graphmill-shop.timer"):
