@@ -22,7 +22,7 @@ from graphmill.config.partitions import PartitionKey
 from graphmill.convert.legacy import import_legacy_inputs
 from graphmill.errors import ConfigError
 from graphmill.model import comparators
-from graphmill.model.built_in import LOSSES, OPERATORS
+from graphmill.model.built_in import OF_NEGATIVES, OPERATORS
 from graphmill.run.auto_values import describe, resolve_auto_values
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
@@ -76,8 +76,8 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 
 def _check_negatives(config: Config) -> None:
     has_negatives = config.num_batch_negs or config.num_uniform_negs
-    needs_them = config.loss_fn in LOSSES and LOSSES[config.loss_fn].needs_negatives
-    if not needs_them or has_negatives or any(relation.all_negs for relation in config.relations):
+    needs_them = config.loss_fn in OF_NEGATIVES and not any(each.all_negs for each in config.relations)
+    if has_negatives or not needs_them:
         return
     raise ConfigError(
         "num_batch_negs, num_uniform_negs: found 0 for both, and no relation with all_negs: edges without "

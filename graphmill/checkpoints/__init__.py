@@ -7,7 +7,7 @@ table, and its import to `_code`. The commands, their help texts and errors come
 
 import re
 from collections.abc import Callable
-from typing import NamedTuple, TypedDict, Unpack
+from typing import TypedDict, Unpack
 
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint, Floats, Iteration, ModelState, Rows
@@ -19,30 +19,19 @@ Read = Callable[..., Checkpoint]
 Write = Callable[..., list[str]]
 
 
-class _Format(NamedTuple):
-    """One format.
-
-    Attributes:
-        files: Files that identify the format, for messages.
-        patterns: Regular expressions. Each one matches the name of at least one file in the folder.
-    """
-
-    files: str
-    patterns: tuple[str, ...]
-
-
+# Files of a format, for messages, and patterns, each of which matches the name of a file in the folder.
 # The first match counts. Legacy is last, because files of other formats may have its names.
-_TABLE = {
-    "pbg": _Format("checkpoint_version.txt (PBG)", (r"checkpoint_version\.txt",)),
-    "graphstorm": _Format("emb_info.json (GraphStorm)", (r"emb_info\.json",)),
-    "graphstorm-model": _Format("model.bin (GraphStorm)", (r"model\.bin",)),
-    "recis": _Format(
+_TABLE: dict[str, tuple[str, list[str]]] = {
+    "pbg": ("checkpoint_version.txt (PBG)", [r"checkpoint_version\.txt"]),
+    "graphstorm": ("emb_info.json (GraphStorm)", [r"emb_info\.json"]),
+    "graphstorm-model": ("model.bin (GraphStorm)", [r"model\.bin"]),
+    "recis": (
         "index and *.safetensors, or checkpoint and ckpt_* (RecIS)",
-        (r"index|checkpoint", r".*\.safetensors|ckpt_.+"),
+        [r"index|checkpoint", r".*\.safetensors|ckpt_.+"],
     ),
-    "pbg-legacy": _Format(
+    "pbg-legacy": (
         "CHECKPOINT_VERSION or TYPE_N.pt (PBG legacy)",
-        (r"CHECKPOINT_VERSION|(?!METADATA_|entity_count_).+_(0|[1-9]\d*)\.pt(\.\d+)?",),
+        [r"CHECKPOINT_VERSION|(?!METADATA_|entity_count_).+_(0|[1-9]\d*)\.pt(\.\d+)?"],
     ),
 }
 FORMATS = tuple(_TABLE)
@@ -82,10 +71,10 @@ def recognise(uri: str) -> str:
     names = [storage.name(entry.uri) for entry in storage.list_dir(uri)]
     if not (names or storage.is_dir(uri)):
         raise NotFoundError(f"{uri}: expected the folder of a checkpoint, found none")
-    for format_name, kind in _TABLE.items():
-        if all(any(re.fullmatch(pattern, name) for name in names) for pattern in kind.patterns):
+    for format_name, (_, patterns) in _TABLE.items():
+        if all(any(re.fullmatch(pattern, name) for name in names) for pattern in patterns):
             return format_name
-    looked_for = ", ".join(kind.files for kind in _TABLE.values())
+    looked_for = ", ".join(files for files, _ in _TABLE.values())
     raise FormatError(
         f"{uri}: not recognised as a checkpoint: looked for {looked_for}; "
         f"found {', '.join(names[:8]) or 'nothing'}"

@@ -103,19 +103,13 @@ def _is_sorted(pieces: Sequence[OrderedPiece], count: int, where: str, hint: str
         last = -1
         for start in range(0, piece.num_rows, batch_rows):
             ids = piece.read_ids(start, min(start + batch_rows, piece.num_rows))
-            _check_range(ids, count, where, hint)
+            outside = ids[(ids < 0) | (ids >= count)]
+            if len(outside):
+                known = f"expected the ids 0 to {count - 1}, each once{hint}"
+                raise FormatError(f"{where}: id {int(outside[0])} among {count} rows: {known}")
             is_sorted = is_sorted and int(ids[0]) > last and bool((np.diff(ids) > 0).all())
             last = int(ids[-1])
     return is_sorted
-
-
-def _check_range(ids: Numbers, count: int, where: str, hint: str) -> None:
-    outside = ids[(ids < 0) | (ids >= count)]
-    if len(outside):
-        raise FormatError(
-            f"{where}: id {int(outside[0])} among {count} rows: expected the ids 0 to {count - 1}, each once"
-            + hint
-        )
 
 
 class _Merged:

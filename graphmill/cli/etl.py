@@ -88,11 +88,8 @@ def _tables(
             f"FILE...: expected a file for each of edge_paths, which are {len(settings.edge_paths)} "
             f"({', '.join(settings.edge_paths)}), found {len(files)}"
         )
-    columns: dict[str, Any] = {"lhs": lhs, "rhs": rhs}
-    if relation is None:
-        columns["relation"] = settings.relations[0].name
-    else:
-        columns["relation_column"] = relation
+    named = {"relation": settings.relations[0].name} if relation is None else {"relation_column": relation}
+    columns = {"lhs": lhs, "rhs": rhs, **named}
     return [
         {"path": storage.absolute(file), "split": split, **columns, **_text_form(file, lhs, delimiter)}
         for file, split in zip(files, settings.edge_path_splits, strict=True)

@@ -171,9 +171,8 @@ def cluster_options(command: Command) -> Command:
 
 
 def _refuse(context: click.Context, option: click.Parameter, given: Any, ours: str) -> None:
-    if given is None:
-        return
-    raise click.UsageError(f"{option.opts[0]} is an option of spark-submit; here it is {ours}")
+    if given is not None:
+        raise click.UsageError(f"{option.opts[0]} is an option of spark-submit; here it is {ours}")
 
 
 def _yarn_options(given: Sequence[str]) -> dict[str, str | bool | list[str]]:

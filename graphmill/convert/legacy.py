@@ -47,7 +47,7 @@ def import_legacy_inputs(config: Config) -> Config:
     import_outdir(config.checkpoint_path, index_base)
     changed: dict[str, object] = {}
     entity_path = config.entity_path
-    if is_legacy_input(entity_path):
+    if _has_files(entity_path, "entity_count_", ".pt"):
         beside = [entry.uri for entry in storage.list_dir(config.edge_root) if entry.is_dir]
         others = [uri for uri in beside if uri not in config.edge_paths and _has_files(uri, "edges_")]
         edge_paths = [*config.edge_paths, *others]
@@ -59,11 +59,6 @@ def import_legacy_inputs(config: Config) -> Config:
     if config.init_path is not None:
         changed["init_path"] = import_init(config.init_path, target, entity_path, index_base)
     return config.model_copy(update=changed)
-
-
-def is_legacy_input(entity_path: str) -> bool:
-    """Whether the folder holds legacy entity counts."""
-    return _has_files(entity_path, "entity_count_", ".pt")
 
 
 def _has_files(uri: str, beginning: str, end: str = "") -> bool:

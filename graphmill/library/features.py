@@ -47,6 +47,8 @@ def features(
     edges: "Iterable[Edge] | pa.Table | None",
 ) -> pa.Table:
     """Make the table; see `Run.features`."""
+    if components is not None and similar_to is not None:
+        raise BadInputError("features: expected components or similar_to, found both")
     strings = strings_given(ids, "ids")
     strings = pc.if_else(pc.equal(strings, ""), None, strings)
     encoded = strings.dictionary_encode()
@@ -60,7 +62,9 @@ def features(
             place = place_of.get(folded.id) if folded.type == entity_type else None
             if place is not None and not is_known_U[place]:
                 vectors_UD[place], confidence_U[place] = folded.embedding, folded.confidence
-    form = _form(run, entity_type, components, similar_to, as_columns, edges is not None)
+    made = None if components is None else Components.of(_moments(run, entity_type), components)
+    similar = None if similar_to is None else _similar(run, entity_type, similar_to)
+    form = Form(run.dimension(entity_type), "", made, similar, as_columns, edges is not None)
     code_Q: Numbers = encoded.indices.fill_null(-1).to_numpy().astype(np.int64)
     has_vector_U = is_known_U | ~np.isnan(confidence_U)
     place_Q = np.where((code_Q >= 0) & np.append(has_vector_U, False)[code_Q], code_Q, -1)
@@ -79,22 +83,6 @@ def _find(run: VectorsByType, entity_type: str, names: pa.Array, vectors_UD: Flo
         if is_known_U.all():
             break
     return is_known_U
-
-
-def _form(
-    run: VectorsByType,
-    entity_type: str,
-    components: int | None,
-    similar_to: Sequence[Any] | None,
-    as_columns: bool,
-    tells_confidence: bool,
-) -> Form:
-    if components is not None and similar_to is not None:
-        raise BadInputError("features: expected components or similar_to, found both")
-    dimension = run.dimension(entity_type)
-    made = Components.of(_moments(run, entity_type), components) if components is not None else None
-    similar = _similar(run, entity_type, similar_to) if similar_to is not None else None
-    return Form(dimension, "", made, similar, as_columns, tells_confidence)
 
 
 def _moments(run: VectorsByType, entity_type: str) -> Any:

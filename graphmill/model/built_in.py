@@ -270,12 +270,7 @@ COMPARATORS: dict[str, Comparator] = {
 }
 
 
-@dataclass(frozen=True)
-class Loss:
-    """The loss of an edge's score against those of its negatives; its gradient is a function of `losses`."""
-
-    needs_negatives: bool = True
-    """Whether it is zero without them."""
-
-
-LOSSES = {"ranking": Loss(), "logistic": Loss(needs_negatives=False), "softmax": Loss()}
+LOSSES = ("ranking", "logistic", "softmax")
+"""Losses of an edge's score against those of its negatives; their gradients are functions of `losses`."""
+OF_NEGATIVES = ("ranking", "softmax")
+"""Losses that are zero without negatives."""

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphmill.errors import ConfigError
-from graphmill.model.built_in import LOSSES
+from graphmill.model.built_in import LOSSES, OF_NEGATIVES
 from graphmill.model.plug_ins import MASKED, made, takes_weights
 from graphmill.model.registry import LOSS_FUNCTIONS
 
@@ -40,7 +40,7 @@ def loss_gradient(
     """Compute weighted losses and their gradient; overwrites `neg_CPM`. A failing plug-in: ConfigError."""
     if loss_fn not in LOSSES:
         return _by_autograd(loss_fn, margin, pos_CP, neg_CPM, weight_CP)
-    if LOSSES[loss_fn].needs_negatives and neg_CPM.shape[-1] == 0:
+    if loss_fn in OF_NEGATIVES and neg_CPM.shape[-1] == 0:
         return LossGradient(torch.zeros_like(pos_CP), torch.zeros_like(pos_CP), neg_CPM)
     return _GRADIENTS[loss_fn](margin, pos_CP, neg_CPM, weight_CP)
 

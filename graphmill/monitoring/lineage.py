@@ -121,11 +121,11 @@ class Sender:
 
 
 @contextmanager
-def emitting_lineage(settings: Config, stages: Sequence[Stage], record_uri: str) -> Iterator[Observer | None]:
-    """Yield what sends an event for each change of run.json; None without $OPENLINEAGE_URL."""
+def emitting_lineage(settings: Config, stages: Sequence[Stage], record_uri: str) -> Iterator[Observer]:
+    """Yield what sends an event for each change of run.json; without $OPENLINEAGE_URL, what does nothing."""
     sender = sender_of(os.environ)
     if sender is None:
-        yield None
+        yield lambda stage, content: None
         return
     with sender.running():
         yield Lineage(settings, stages, record_uri, sender.send)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from graphmill.errors import ConfigError
+from graphmill.formats.torch_files.read import described
 from graphmill.model import comparators
 from graphmill.model.abstract import (
     AbstractComparator,
@@ -25,16 +26,7 @@ from graphmill.model.abstract import (
 )
 from graphmill.model.plug_ins import MASKED, takes_weights, with_parameters
 from graphmill.plugins import operators
-from graphmill.plugins.operators import (
-    RELATIONS,
-    Failures,
-    described,
-    differentiable,
-    normal,
-    same,
-    shape,
-    vector_wise,
-)
+from graphmill.plugins.operators import RELATIONS, Failures, differentiable, normal, same, shape, vector_wise
 from graphmill.vocab import Side
 
 

@@ -48,11 +48,6 @@ def shape(value: Any) -> Any:
     return tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
 
 
-def described(value: Any) -> str:
-    """Return type and shape of a tensor, or the type of something else, for a message."""
-    return f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-
-
 def operator(
     make: partial[Any], reference: Any, dimension: int, draw: torch.Generator, *, is_dynamic: bool
 ) -> Failures:

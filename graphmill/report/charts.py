@@ -173,7 +173,6 @@ def heat_map(
     labels: tuple[str, str, str],
     counts: Sequence[Sequence[float]],
     step: int,
-    *,
     note: str,
 ) -> Iterator[Chart]:
     """Chart counts of cells [row][column] of `step` x `step`; labels of x, y and of the counts."""

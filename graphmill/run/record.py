@@ -60,10 +60,10 @@ class RunRecord:
         claim: Claim = NO_CLAIM,
         *,
         kept: Kept = "nothing",
-        observer: Observer | None = None,
+        observer: Observer = lambda name, content: None,
     ) -> None:
         self.uri = uri
-        self._observe: Observer = observer or (lambda name, content: None)
+        self._observe = observer
         self.claim = claim
         self.is_begun = False
         storage.recover(uri)

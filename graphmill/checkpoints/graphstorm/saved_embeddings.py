@@ -160,10 +160,8 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
             for rank in range(world_size):
                 first = min(rank * rank_rows[name], total)
                 last = min(first + rank_rows[name], total)
-                ids = np.arange(first, last)
-                write_rank(target_uri, name, rank, ids, rows.read(first, last))
-    info = EmbInfo(tuple(totals), world_size, dict(source.dimensions))
-    write_emb_info(target_uri, info)
+                write_rank(target_uri, name, rank, np.arange(first, last), rows.read(first, last))
+    write_emb_info(target_uri, EmbInfo(tuple(totals), world_size, source.dimensions))
     model = _allowing_all(source).read_model()
     parameters = list(model.parameters) if model else []
     lost = lost_operators(parameters)

@@ -18,7 +18,6 @@ Modules: `files` (names and text files), `tables` (HDF5), `versions`. Source: do
 
 from graphmill.checkpoints.checkpoint import Iteration
 from graphmill.checkpoints.pbg.files import (
-    CONFIG_FILE,
     STATS_FILE,
     VERSION_FILE,
     append_stats,

@@ -115,7 +115,8 @@ class _OwnedRows:
         self._reader, self._owned, self._batches, self._stack = reader, owned, batches, stack
         self._ids, self._rows = reader.blocks(tensor_name(table, ID_SLOT)), reader.blocks(name)
         for ids, rows in itertools.zip_longest(self._ids, self._rows):
-            if ids is None or rows is None or _num_rows(reader, ids) != _num_rows(reader, rows):
+            fits = ids and rows and ids.slots == rows.slots
+            if not fits or reader.entry(ids).shape[0] != reader.entry(rows).shape[0]:
                 raise FormatError(f"{reader.path}: {name!r}: its blocks have not one row for each id")
         self._ends = list(itertools.accumulate(batch.num_owned for batch in batches))
         self.dtype = reader.tensor_dtype(name)
@@ -156,10 +157,6 @@ class _OwnedRows:
             self._files[block.file] = self._stack.enter_context(self._reader.open_file(block))
         rows: Tensor = self._files[block.file].read(block.key, start, stop)
         return rows
-
-
-def _num_rows(reader: CheckpointReader, block: Stored) -> tuple[Slice | None, int]:
-    return block.slots, reader.entry(block).shape[0]
 
 
 def _copy_others(source_uri: str, target_uri: str) -> list[str]:

@@ -110,16 +110,13 @@ class WriteBlock(NewTensor):
         """Its rows, a few megabytes at a time; ids are checked."""
         for batch in super().batches():
             if self.slots is not None and self.name.endswith(f"@{ID_SLOT}"):
-                self._check_owned(batch, self.slots)
+                foreign = np.asarray(batch)[~self.slots.owns(batch)]
+                if len(foreign):
+                    raise FormatError(
+                        f"{self.key}: id {foreign[0]} has hash slot {layout.hash_slot(foreign[:1])[0]}, "
+                        f"which the shard's slice {self.slots} does not have: another shard owns it"
+                    )
             yield batch
-
-    def _check_owned(self, ids: Any, slots: Slice) -> None:
-        foreign = np.asarray(ids)[~slots.owns(ids)]
-        if len(foreign):
-            raise FormatError(
-                f"{self.key}: id {int(foreign[0])} has hash slot {int(layout.hash_slot(foreign[:1])[0])}, "
-                f"which the shard's slice {slots} does not have: another shard owns it"
-            )
 
 
 Blocks = list[WriteBlock]

@@ -329,7 +329,6 @@ def test_input_of_base_0_becomes_v1s(tmp_path: Path) -> None:
     inputs.write_bucket(str(tmp_path / "edges"), Bucket(0, 0), 0, 0, [])
     conversion.convert_inputs(*arguments)
     assert edge_buckets.count_edges(edges, Bucket(0, 0)) == 0
-    assert not conversion.is_legacy_input(entities)
 
 
 def test_a_wrong_base_shows(tmp_path: Path) -> None:
