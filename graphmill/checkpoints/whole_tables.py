@@ -246,8 +246,7 @@ class WholeTablesCheckpoint(Checkpoint):
         with table.open() as rows:
             first, count = sum(counts[:partition]), counts[partition]
             yield ReadRows(
-                (count, rows.shape[1]),
-                lambda start, stop: rows.read(first + start, first + min(stop, count)),
+                (count, rows.shape[1]), lambda start, stop: rows.read(first + start, first + min(stop, count))
             )
 
 

@@ -246,8 +246,7 @@ def _features_summary(figures: dict[str, Any]) -> dict[str, str]:
 
 
 @click.command(
-    "fold-in",
-    epilog="Example: graphmill fold-in output/shop --edges today.parquet --to new-vectors",
+    "fold-in", epilog="Example: graphmill fold-in output/shop --edges today.parquet --to new-vectors"
 )
 @click.argument("run")
 @click.option(

@@ -42,10 +42,8 @@ class _Yaml(yaml.SafeLoader):
         node = super().compose_mapping_node(anchor)
         first: dict[tuple[str, str], yaml.Node] = {}
         for key, _ in node.value:
-            if (
-                isinstance(key, yaml.ScalarNode)
-                and (other := first.setdefault((key.tag, key.value), key)) is not key
-            ):
+            other = first.setdefault((key.tag, key.value), key) if isinstance(key, yaml.ScalarNode) else key
+            if other is not key:
                 raise yaml.MarkedYAMLError(
                     f"the key {key.value!r} stands first", other.start_mark, "and again", key.start_mark
                 )

@@ -160,11 +160,8 @@ def _row(number: int, edge: Any) -> tuple[str, str, str, float]:
     texts = [str(text) if isinstance(text, int | np.integer) else text for text in edge[:3]]
     weight = edge[3] if len(edge) > 3 else 1.0
     texts_fit = all(isinstance(text, str) and text for text in texts)
-    if (
-        not texts_fit
-        or not isinstance(weight, int | float | np.integer | np.floating)
-        or not 0 <= weight < float("inf")
-    ):
+    is_number = isinstance(weight, int | float | np.integer | np.floating)
+    if not (texts_fit and is_number and 0 <= weight < float("inf")):
         raise BadInputError(
             f"edges: row {number}: expected three texts or integers, none of them empty, and a weight of 0 "
             f"or more, found {edge!r}"

@@ -7,8 +7,7 @@ import resource
 from graphmill.display.readable import size
 
 _OF_LIBRARIES = re.compile(
-    r"failed to map segment|can(no|')t allocate memory|can't start new thread|out of memory",
-    re.IGNORECASE,
+    r"failed to map segment|can(no|')t allocate memory|can't start new thread|out of memory", re.IGNORECASE
 )
 
 

@@ -102,10 +102,8 @@ def settings(record: Mapping[str, Any]) -> Iterator[Block]:
     ]
     note = "Good: all are done. What failed, died or is still running has no results that count."
     yield PageTable("Stages", ["stage", "status", "started", "time"], rows, 3, note=note)
-    config = [
-        [key, shortened(shown(value), SHOWN_CHARS)]
-        for key, value in flattened(mapping(record, "config")).items()
-    ]
+    flat = flattened(mapping(record, "config"))
+    config = [[key, _setting(flat, key)] for key in flat]
     note = "Good: what you meant. Keys that you have not set have their default here."
     yield PageTable("Settings", ["key", "value"], config, 2, folded=True, note=note)
 
@@ -186,20 +184,15 @@ def _settings(runs: Named) -> Iterator[Block]:
     versions = {name: mapping(run.record, "versions") for name, run in runs.items()}
     for title, kind in (("Settings", configs), ("Versions", versions)):
         keys = dict.fromkeys(key for of_run in kind.values() for key in of_run)
-        rows = [
-            [
-                key,
-                *(
-                    shortened(shown(of_run[key]), SHOWN_CHARS) if key in of_run else ABSENT
-                    for of_run in kind.values()
-                ),
-            ]
-            for key in keys
-        ]
+        rows = [[key, *(_setting(of_run, key) for of_run in kind.values())] for key in keys]
         if rows := [row for row in rows if len(set(row[1:])) > 1]:
             yield PageTable(title, ["key", *runs], rows, len(runs) + 1, note=DIFFER)
         else:
             yield Note(f"{title}: no difference.")
+
+
+def _setting(settings: Mapping[str, Any], key: str) -> str:
+    return shortened(shown(settings[key]), SHOWN_CHARS) if key in settings else ABSENT
 
 
 def _curves(runs: Named) -> Iterator[Block]:

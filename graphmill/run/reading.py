@@ -75,12 +75,12 @@ def summary(entries: Mapping[str, Entry]) -> dict[str, str]:
     for name, entry in entries.items():
         if "reason" in entry:
             rows[name] = "left out"
+            continue
+        if skipped := entry.get("skipped"):
+            rows[name] = f"skipped, {skipped}"
         else:
-            skipped = entry.get("skipped")
-            rows[name if skipped else f"{name}, time"] = (
-                f"skipped, {skipped}" if skipped else duration(entry.get("seconds"))
-            )
-            rows.update(_OF_STAGE[name](entry))
+            rows[f"{name}, time"] = duration(entry.get("seconds"))
+        rows.update(_OF_STAGE[name](entry))
     return rows
 
 

@@ -49,8 +49,7 @@ class RemapConfig(Section):
         False, description="Write NaN and infinite values; false: such a value stops the run."
     )
     checkpoint_version: Fixed[Positive | None] = Field(
-        None,
-        description="Version of the checkpoint to read; null: the one that training ended with.",
+        None, description="Version of the checkpoint to read; null: the one that training ended with."
     )
 
     align_to: Neutral[str | None] = Field(

@@ -93,11 +93,8 @@ def read_features(
     offsets = read_rows(datasets[offsets_name(side)], start, stop + 1, np.int64)
     num_features = len(datasets[features_name(side)])
     first = 0 if start == 0 else int(offsets[0])
-    if (
-        int(offsets[0]) != first
-        or (np.diff(offsets) < 0).any()
-        or not 0 <= first <= offsets[-1] <= num_features
-    ):
+    is_rising = int(offsets[0]) == first and (np.diff(offsets) >= 0).all()
+    if not (is_rising and 0 <= first <= offsets[-1] <= num_features):
         raise FormatError(
             f"{uri}: {offsets_name(side)}: expected offsets from 0 that never fall, up to {num_features}"
         )

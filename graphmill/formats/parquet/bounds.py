@@ -73,10 +73,8 @@ def batch_rows(
                 where = f"{uri}: row group {group}, column {chunk.path_in_schema!r}"
                 for page in pages:
                     _check_page(page, leaf.max_repetition_level > 0, where)
-                if (
-                    leaf.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
-                    and dictionary_column not in names
-                ):
+                has_bytes = leaf.physical_type in ("BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
+                if has_bytes and dictionary_column not in names:
                     longest = _longest(stream, chunk, leaf, pages, most_bytes // most_rows)
                     rows = min(rows, max(1, most_bytes // max(longest, 1)))
     return rows

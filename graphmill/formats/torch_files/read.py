@@ -189,10 +189,7 @@ def load(uri: str) -> Any:
 
 def load_bytes(content: npt.NDArray[np.uint8], where: str) -> Any:
     """The whole content of a file in memory, bytes that may be written to; the tensors share the memory."""
-    with (
-        pa.BufferReader(pa.py_buffer(content)) as source,
-        io.BufferedReader(source, _BUFFER_BYTES) as stream,
-    ):
+    with pa.BufferReader(pa.py_buffer(content)) as source, io.BufferedReader(source, _BUFFER_BYTES) as stream:
         file = TorchFile(source, stream, where, ANYTHING, content)
         return file.loaded(file.content)
 
