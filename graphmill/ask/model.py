@@ -28,7 +28,7 @@ from graphmill.model.operators import Init, operator_of
 from graphmill.model.parameters import global_key, operator_key
 from graphmill.vocab import Side
 
-_CHANGED = "; set dimension and operator as they were, or start without this checkpoint"
+_CHANGED = "; set dimension, operator and global_emb as they were, or start without this checkpoint"
 _RELATIONS_ADDED = (
     ". If relations were added, train into another checkpoint_path, with this checkpoint as init_path"
 )
@@ -81,7 +81,7 @@ class Model:
             if own is None:
                 raise FormatError(
                     f"{uri}: unknown parameter {key!r}; the configuration has "
-                    f"{', '.join(self.parameters)}{_CHANGED}"
+                    f"{', '.join(self.parameters) or 'none'}{_CHANGED}"
                 )
             check_finite(value.detach().cpu().numpy(), f"{uri}: parameter {key!r}")
             if value.shape == own.shape:

@@ -180,7 +180,7 @@ def _transform(run: TrainedRun, parameters: Parameters, number: int, keys: list[
     entry, where = run.config.entry(number), run.checkpoint_path
     if missing := [key for key in keys if key not in parameters]:
         raise ConfigError(
-            f"--relation {entry.name}: {where} has no parameter {missing[0]!r} of the operator "
+            f"relation {entry.name}: {where} has no parameter {missing[0]!r} of the operator "
             f"{entry.operator}; set the operator that was trained"
         )
     if not run.config.dynamic_relations:

@@ -226,6 +226,8 @@ WRONG = {
         "": "--relation: missing; the run has likes, follows",
         "--relation bought": "--relation bought: expected one of likes, follows",
         "--relation likes --checkpoint-version 9": "remap.checkpoint_version, or --checkpoint-version: ",
+        "--checkpoint-version 8 --relation likes": "has no complete version 8; complete versions: 1",
+        "--relation likes --set relations.0.operator=affine": "error: relation likes: ",
         "--relation likes --task-memory 7": "'--task-memory': expected a size of 16MiB or more",
         "--relation likes --calibrated": "--calibrated: has no effect without --exclude-known",
         "--relation likes --ids /absent.txt": "error: --ids /absent.txt: there is no such file",

@@ -108,7 +108,7 @@ def test_more_rows_than_today_are_refused(first, tmp_path):
     ("operator", "message"),
     [
         ("none", "embeddings have dimension 8, the configuration asks for 10; set dimension as it was"),
-        ("diagonal", r"has shape \(8,\); the configuration asks for \(10,\); set dimension and operator as"),
+        ("diagonal", r"has shape \(8,\); the configuration asks for \(10,\); set dimension, operator"),
     ],
 )
 def test_another_dimension_is_refused(tmp_path, operator, message):
@@ -313,8 +313,8 @@ SELLS = {"name": "sells", "lhs": "shop", "rhs": "city", "operator": "complex_dia
 class TestAddedTypesAndRelations:
     """Static relations and entity types go by their names."""
 
-    def day_two(self, root, first, relations, entities):
-        counts, own = AFTER | {"shop": 7}, {"relations": relations, "entities": entities}
+    def day_two(self, root, first, relations, entities, **more):
+        counts, own = AFTER | {"shop": 7}, {"relations": relations, "entities": entities, **more}
         return day(root, counts, init_path=first.checkpoint_path, **own)
 
     def saved(self, config):
@@ -364,6 +364,14 @@ class TestAddedTypesAndRelations:
         other = [RELATIONS[0], RELATIONS[1] | {"operator": "diagonal"}]
         config = self.day_two(tmp_path / "second", first, other, TYPES)
         with pytest.raises(FormatError, match=r"unknown parameter 'rhs_operators\.1\.translation'"):
+            Trainer(config)
+
+    def test_a_model_without_the_global_embeddings_of_the_first_is_refused(self, first, tmp_path):
+        config = self.day_two(tmp_path / "second", first, RELATIONS, TYPES, global_emb=False)
+        told = (
+            r"unknown parameter 'global_embs\.emb_city'; .*; set dimension, operator and global_emb as they"
+        )
+        with pytest.raises(FormatError, match=told):
             Trainer(config)
 
     def test_other_partitions_are_refused(self, first, tmp_path):
