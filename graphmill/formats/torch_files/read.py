@@ -132,6 +132,8 @@ class TorchFile:
         archive = check_file(stream, size_bytes, uri, expected)
         try:
             if archive:
+                if not archive.is_native():  # torch would swap the bytes of shapes alone, and crash
+                    raise UnusualError
                 self.content = _load_by_torch(stream, uri, "meta")
             else:
                 self.content, starts = _load_old_shapes(stream)
@@ -234,8 +236,6 @@ def _load_by_torch(stream: Any, where: str, device: str, expected: str = ANYTHIN
 
 
 def _zip_starts(archive: Archive, tensors: list[Tensor]) -> Starts:
-    if not archive.is_native():
-        raise UnusualError
     places = dict(map(archive.place, archive.names()))
     starts = {}
     for tensor in tensors:

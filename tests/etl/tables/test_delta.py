@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.tables.lake.delta import decoded
+from etl.tables.lake.snapshot import Places
 from graphmill.errors import FormatError, NotFoundError, RawTableError
 from tests.etl.tables.lakes import (
     ROWS,
@@ -168,6 +169,20 @@ def test_column_mapping_and_deletion_vectors(tmp_path: Path, kind: str) -> None:
     assert rows == [(each, "2026-11-01", float("abcde".index(each))) for each in "bce"]
     assert bad == [("weight: null", 1), ("weight: null", 2)]
     assert rows_of(tmp_path, rhs="ev.item", filters=[["n", ">=", 2]]) == [("c", "x2"), ("e", "x4")]
+
+
+def test_the_newest_deletion_vector_counts(tmp_path: Path) -> None:
+    log, commits = tmp_path / "_delta_log", []
+    for rows in ([0], [0, 3]):
+        write_mapped_delta(tmp_path, FILES, {"one.parquet": deletion_vector(tmp_path, rows, "u")})
+        commits.append((log / f"{0:020}.json").read_text().splitlines())
+    old, new = (next(line for line in lines if "one.parquet" in line) for lines in commits)
+    gone = json.loads(old)["add"]
+    gone = {key: gone[key] for key in ("path", "deletionVector", "dataChange")} | {"deletionTimestamp": 1}
+    (log / f"{0:020}.json").write_text("\n".join(commits[0]))
+    (log / f"{1:020}.json").write_text("\n".join([json.dumps({"remove": gone}), new]))
+    for version, ids in enumerate(("bcdefg", "bcefg")):
+        assert "".join(row[0] for row in rows_of(tmp_path, rhs="ev.item", snapshot=version)) == ids
 
 
 def test_a_checkpoint_in_parts(tmp_path: Path) -> None:
@@ -353,3 +368,10 @@ def test_raw_files_of_a_table_are_refused(table: Path) -> None:
     with pytest.raises(RawTableError, match="expected a folder with _delta_log, found none"):
         found_in(table.parent, format="delta")
     assert rows_of(table, format="delta") == rows_of(table)
+
+
+def test_a_folder_whose_name_begins_with_the_recorded_one_is_another() -> None:
+    places = Places("/moved", "/was/here", ())
+    assert places.uri_of("/was/here/x") == "/moved/x"
+    with pytest.raises(FormatError, match="outside the table's folder"):
+        places.uri_of("/was/hereafter/x")

@@ -183,3 +183,5 @@ def test_a_column_with_a_dot_in_its_name_comes_first(path: Path) -> None:
     uri = write_table(path, [{"a.b": "column", "a": {"b": "field", "c": "c"}, "c.d": {"e": "deep"}}])
     assert rows_of(table_of(uri, lhs="a.b", rhs="a.c"), uri) == [("column", "c")]
     assert rows_of(table_of(uri, lhs="c.d.e", rhs="a.c"), uri) == [("deep", "c")]
+    write_table(path, [{"a.b": {"c": "column"}, "a": {"b": {"c": "field"}}, "x": "x"}])
+    assert rows_of(table_of(uri, lhs="a.b.c", rhs="x"), uri) == [("column", "x")]

@@ -1,12 +1,14 @@
 """RecIS checkpoints: the worked example of the format's page, shards, names, and the library as a reader."""
 
 import json
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -16,6 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from graphmill.checkpoints import open_checkpoint
 from graphmill.checkpoints.recis import CheckpointReader, HashTable, Loader, Saver, hash_slot, slice_of
+from graphmill.checkpoints.recis.safetensors import SafetensorsFile
 from graphmill.errors import FormatError, NotFoundError
 from tests.contents import contents
 from tests.graphmill.checkpoints.recis_rules import RecisReader, load, rows_of, save_shards, saver, table_of
@@ -98,6 +101,25 @@ def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
         assert reader.tensor_shape(name) == tuple(read.shape) == tuple(value.shape)
         assert torch.equal(read, torch.as_tensor(value))
         assert torch.equal(targets[name], read)
+
+
+def test_tensors_fill_the_file_without_gaps() -> None:
+    for described, num_bytes, message in (
+        ({"a": (0, 4, 4)}, 3, "file is cut short or longer"),
+        ({"a": (0, 4, 4)}, 5, "file is cut short or longer"),
+        ({"a": (0, 4, 4), "b": (2, 4, 2)}, 4, "'b': expected its elements at byte"),
+        ({"a": (0, 4, 4), "b": (5, 6, 1)}, 6, "'b': expected its elements at byte"),
+        ({"a": (0, 4, 3)}, 4, "'a': expected dtype, shape and offsets that fit"),
+        ({"a": (0, 1, True)}, 1, "'a': expected dtype, shape and offsets that fit"),
+    ):
+        header = {
+            name: {"dtype": "U8", "shape": [size], "data_offsets": [start, stop]}
+            for name, (start, stop, size) in described.items()
+        }
+        text = json.dumps(header).encode()
+        content = struct.pack("<Q", len(text)) + text + bytes(num_bytes)
+        with pytest.raises(FormatError, match=message):
+            SafetensorsFile(pa.BufferReader(content), "here")
 
 
 @pytest.mark.slow

@@ -152,6 +152,18 @@ def _external_storage(hdf5: h5py.File) -> None:
     hdf5.create_dataset("lhs", (4,), "i1", external=[("/etc/hostname", 0, 4)])
 
 
+def _virtual(hdf5: h5py.File) -> None:
+    del hdf5["lhs"]
+    layout = h5py.VirtualLayout((4,), "i4")
+    layout[:] = h5py.VirtualSource("other.h5", "lhs", (4,))
+    hdf5.create_virtual_dataset("lhs", layout)
+
+
+def _half_written(hdf5: h5py.File) -> None:
+    del hdf5["lhs"]
+    hdf5.create_dataset("lhs", (4,), "i4", chunks=(2,), compression="gzip")[:2] = 1
+
+
 def _group(hdf5: h5py.File) -> None:
     del hdf5["lhs"]
     hdf5.create_group("lhs")
@@ -167,12 +179,15 @@ def _group(hdf5: h5py.File) -> None:
         (_group, "expected a dataset 'lhs'"),
         (replaced("lhs", h5py.ExternalLink("other.h5", "lhs")), "expected a dataset 'lhs'"),
         (_external_storage, "expected a dataset 'lhs'"),
+        (_virtual, "expected a dataset 'lhs'"),
+        (_half_written, "'/lhs': expected 16 bytes .* parts of it were never written"),
         (replaced("rhs", np.arange(3)), "of one length, found: lhs has 4, rel has 4, rhs has 3"),
         (replaced("weight", np.ones(5)), "weight has 5"),
         (replaced("rel", np.arange(4.0)), "'rel': expected integers in one dimension, found float64"),
         (replaced("rel", np.zeros((4, 1), int)), r"'rel': expected .* one dimension, found int64 \(4, 1\)"),
         (replaced("weight", ["a", "b", "c", "d"]), "'weight': expected numbers"),
         (replaced("weight", [1, np.nan, 1, 1]), r"weight\[1\] is nan"),
+        (replaced("weight", [1, 1, np.inf, 1]), r"weight\[2\] is inf"),
         (replaced("lhs", np.array([0, 1, -1, 2])), r"lhs\[2\] is -1"),
     ],
 )  # fmt: skip

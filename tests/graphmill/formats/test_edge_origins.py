@@ -91,7 +91,7 @@ def test_buckets_without_origins_have_no_added_rows(tmp_path: Path) -> None:
     ("name", "value", "message"),
     [
         ("origin", [3, 0], "ascending numbers of files"),
-        ("origin_starts", [0, 2, 1], "starts that never fall"),
+        ("origin_starts", [0, 3, 2], "starts that never fall"),
         ("origin_starts", [0, 1, 9], "starts that never fall, from 0 to 2"),
         ("left_out_starts", [1, 1, 1], "starts that never fall, from 0 to 1"),
     ],
@@ -113,6 +113,7 @@ WHOLE = {"format_version": 1, "settings": {}, "entities": "", "files": []}
         ({"format_version": 1}, "expected the raw files of a run; settings: Field required"),
         (WHOLE | {"format_version": 2}, "this reader knows 1"),
         (WHOLE | {"added": [0]}, "of the 0 files"),
+        (WHOLE | {"added": [-1]}, "of the 0 files"),
     ],
 )
 def test_a_damaged_list_of_files_is_refused(tmp_path: Path, content: dict[str, Any], message: str) -> None:

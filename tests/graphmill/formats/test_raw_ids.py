@@ -31,7 +31,7 @@ IDS = {
         pa.array(["7"]).dictionary_encode(),
     ],
     "700": [pa.array([Decimal(700)], pa.decimal128(3, -2))],
-    str(ONE): [pa.array([ONE.bytes], pa.uuid())],
+    str(ONE): [pa.array([ONE.bytes], pa.uuid()), pa.array([bytes(16), ONE.bytes], pa.uuid())[1:]],
 }
 NO_IDS = [pa.float64(), pa.bool_(), pa.timestamp("us"), pa.decimal128(9, 2), pa.list_(pa.int64())]
 

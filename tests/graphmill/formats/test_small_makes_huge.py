@@ -5,6 +5,7 @@ import pickle
 import struct
 import zipfile
 import zlib
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,10 @@ _TENSORS = {
     "is made by its length": (lambda: _zipped(_HUGE_BYTES), BYTES),
     "is not even written": (lambda: _zipped(_huge(b"torch\nFloatTensor")), "the type torch.FloatTensor"),
     "holds itself many times": (lambda: _saved(_nested()), "hold each other endlessly"),
+    "holds itself too deep": (
+        lambda: _saved(reduce(lambda value, _: [value], range(300), [0.0])),
+        "hold each other endlessly",
+    ),
     "in the old form": (lambda: _OLD_FORM + _HUGE_BYTES, BYTES),
     "in the old form, as its keys": (lambda: _OLD_FORM + pickle.dumps(0, 2) + _HUGE_BYTES, BYTES),
     "in the old form, with a zip behind": (lambda: _OLD_FORM + _HUGE_BYTES + _saved(torch.zeros(1)), BYTES),
@@ -202,5 +207,5 @@ def test_files_for_torch(tmp_path: Path) -> None:
         assert str(path) in first
         assert str(path) in second
         assert message in first, how
-        assert message in second or how == "holds itself many times", how  # one tensor is expected there
+        assert message in second or how.startswith("holds itself"), how  # one tensor is expected there
     assert done.peak_bytes < LIMIT_BYTES

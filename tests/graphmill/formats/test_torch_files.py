@@ -61,6 +61,13 @@ def test_other_forms_are_read_by_torch(tmp_path: Path) -> None:
     for tensor, is_zip in ((torch.nn.Parameter(rows), True), (rows.T, True), (rows, False)):
         torch.save(tensor, path, _use_new_zipfile_serialization=is_zip)
         np.testing.assert_array_equal(read(path)[2], tensor.detach().numpy())
+    torch.save(rows, path)
+    with zipfile.ZipFile(path) as archive, zipfile.ZipFile(tmp_path / "big.pt", "w") as turned:
+        for name in archive.namelist():
+            content = archive.read(name)
+            content = b"big" if name.endswith("byteorder") else content
+            turned.writestr(name, rows.numpy().astype(">f4").tobytes() if "/data/" in name else content)
+    np.testing.assert_array_equal(read(tmp_path / "big.pt")[2], rows.numpy())
     path.unlink()
     with pytest.raises(NotFoundError, match=r"other\.pt"):
         read(path)

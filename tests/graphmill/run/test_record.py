@@ -257,6 +257,14 @@ def test_the_run_of_a_checkpoint(tmp_path: Path, moved: bool) -> None:
     assert record.run_of(str(checkpoint)) == str(checkpoint)
 
 
+def test_of_pbg_s_input_other_files_are_no_inputs(tmp_path: Path) -> None:
+    """A checkpoint may lie beside it."""
+    (tmp_path / "entity_count_user_0.txt").write_text("3")
+    before = fingerprints.describe_inputs([str(tmp_path)])
+    (tmp_path / "embeddings_user_0.v1.h5").write_text("")
+    assert fingerprints.describe_inputs([str(tmp_path)]) == before
+
+
 def test_a_finished_folder_is_told_by_its_content_and_what_made_it_not_by_its_place(tmp_path: Path) -> None:
     config, (here, there) = settings_at(tmp_path), (str(tmp_path / copy / "edges") for copy in ("x", "y"))
     for folder in (here, there):

@@ -262,6 +262,9 @@ def test_a_folder_appears_whole_and_replaces_the_old_one(root: str) -> None:
     storage.write_text(storage.join(atomic.temporary_sibling(uri), "new"), "")
     storage.recover(uri)
     assert (names(uri), names(root)) == (["two"], ["out"])
+    storage.write_text(storage.join(atomic.temporary_sibling(uri, "old"), "one"), "")  # a kill after it
+    storage.recover(uri)
+    assert (names(uri), names(root)) == (["two"], ["out"])
 
 
 def test_sweep_removes_leftovers_only(root: str) -> None:
