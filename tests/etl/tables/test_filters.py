@@ -103,6 +103,13 @@ def test_every_edge_that_passes_is_in_one_bucket_and_every_entity_has_one_index(
             assert figures["train_degree"][kind]["p50"] == found[(len(found) - 1) // 2]
 
 
+def test_ends_of_two_types_with_one_id_are_no_loop(near_client: Client, tmp_path: Path) -> None:
+    path = write_parquet(tmp_path / "t.parquet", l=["a"], r=["s"], t=["a"])
+    shape: Any = {"entities": {"user": 1, "item": 1}, "relations": [("s", "user", "item")]}
+    config = config_of(tmp_path / "out", [{"path": path, "relation_column": "r"}], self_loops="drop", **shape)
+    assert job.run(config, near_client)["num_edges"] == {"train": 1}
+
+
 def test_rare_dynamic_relations_have_no_number(near_client: Client, tmp_path: Path) -> None:
     path = write_parquet(tmp_path / "t.parquet", 2, l=list("abcd"), r=["x", "y", "x", "z"], t=list("bcde"))
     shape: Any = {"entities": {"n": 2}, "dynamic": True, "min_relation_count": 2, "chunk_rows": 2}

@@ -4,7 +4,9 @@ Hostile ones: tests/graphmill/checkpoints/test_pbg_legacy.py and tests/remap/gra
 """
 
 import io
+import struct
 import zipfile
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,25 @@ def test_other_forms_are_read_by_torch(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read(tmp_path / "big.pt")[2], rows.numpy())
     path.unlink()
     with pytest.raises(NotFoundError, match=r"other\.pt"):
+        read(path)
+
+
+def test_counts_and_records_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """Of the older form a number of elements; of a zip several names for the same bytes."""
+    path = tmp_path / "wrong.pt"
+    torch.save(torch.arange(6.0), path, _use_new_zipfile_serialization=False)
+    content = path.read_bytes()
+    number = content.rindex(struct.pack("<q", 6))
+    path.write_bytes(content[:number] + struct.pack("<q", 5) + content[number + 8 :])
+    with pytest.raises(FormatError, match=r"wrong\.pt"):
+        read(path)
+    torch.save(torch.arange(1000.0), path)
+    with zipfile.ZipFile(path, "a") as archive:
+        record = copy(archive.getinfo("wrong/data/0"))
+        record.filename = "wrong/data/1"
+        archive.filelist.append(record)
+        archive.writestr("wrong/more", b"")  # the directory is written again
+    with pytest.raises(FormatError, match="found packed ones"):
         read(path)
 
 

@@ -137,9 +137,12 @@ def test_a_later_bucket_waits_again_for_what_is_lost():
 def test_tournament_goes_round_by_round(keys, num_lhs, num_rhs, seed, num, from_one, data):
     order = ordered_buckets("inside_out", num_lhs, num_rhs, seed)
     rounds = rounds_of(order, keys, num, from_one=from_one)
-    done = play(Tournament(rounds), keys, data.draw(sizes), data.draw)
+    done, trained = play(Tournament(rounds), keys, data.draw(sizes), data.draw), set()
     for each in rounds:
         held = [key for bucket in each for key in keys(bucket)]
+        if from_one and len(each) > 1:
+            assert not any(trained.isdisjoint(keys(bucket)) for bucket in each)
+        trained.update(held)
         assert len(held) == len(set(held))
         assert len(each) <= num
         assert sorted(done[: len(each)]) == sorted(each)

@@ -213,6 +213,7 @@ def test_a_shard_moves_with_all_that_was_pushed(servers, monkeypatch):
     shards.call(former, "place", [source])
     shards.call(former, "push", 1, [city(range(1, 9), 2.0)], None, 0)
     shards.call(former, "hand_over", 1)
+    shards.call(former, "place", [None])
     with pytest.raises(ShardLostError):
         shards.call(former, "push", 1, [city([3], 2.0)], None, 0)
     shards.call(new, "hold", 2, (0, 1), source, False)

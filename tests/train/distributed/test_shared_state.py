@@ -14,7 +14,9 @@ from tests.waiting import wait_until
 from train.distributed import shard_placement
 from train.distributed.shard_placement import ShardPlacement
 from train.distributed.shards import ShardLostError
+from train.distributed.shared_state import SharedRows
 from train.plan.decide import decide
+from train.step.step import Table
 from train.tables.run_context import RunContext
 
 NUM_ROWS = 100_000  # of 36 bytes: more than a shard of 1 MiB for each worker
@@ -214,6 +216,14 @@ def comes_late(config):
     """Make a copy, and change it before this worker holds a shard."""
     begin(config)
     step(server().copy, [3, 13], 2.0, 1.0)
+
+
+def test_rows_that_become_a_shard_are_not_pushed_to_it():
+    rows = SharedRows(Table(torch.zeros(3, 2), torch.zeros(3)), in_rounds=False)
+    rows.table.sums += 1
+    for is_shard, moved in ((False, [0, 1, 2]), (True, [])):
+        rows.part(0, 3, is_shard=is_shard)
+        assert rows.moved(0, 3).tolist() == moved
 
 
 def test_a_worker_that_takes_over_a_shard_keeps_its_own_changes(tmp_path, monkeypatch):

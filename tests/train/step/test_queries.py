@@ -261,6 +261,7 @@ def test_edges_without_weight_move_nothing():
     before = {name: table.embeddings_ND.clone() for name, table in scene.tables.items()}
     for queries in queries_of(scene):
         assert step(scene, queries).loss == 0
+    assert max(scene.adagrad.steps.values()) == 1  # as of any step
     for name, table in scene.tables.items():
         assert torch.equal(table.embeddings_ND, before[name])
 
