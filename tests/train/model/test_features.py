@@ -238,6 +238,15 @@ def test_steps_that_are_no_number_are_refused(step):
         adagrad.load_state_dict({"state": {0: {"sum": torch.zeros(3), "step": step}}}, ["key"], "here")
 
 
+def test_sums_of_the_other_adagrad_are_converted():
+    for sums, kind, expected in (
+        (torch.tensor([[1.0, 3.0], [4.0, 8.0]]), "row_adagrad", [2.0, 6.0]),
+        (torch.tensor([2.0, 6.0]), "adagrad", [[2.0, 2.0], [6.0, 6.0]]),
+    ):
+        state = optimizer.table_state(sums, 0.1)
+        assert optimizer.sums_of_table_state(state, kind, (2, 2), "here").tolist() == expected
+
+
 WEIGHT = 0.7
 PRODUCTS = [name for name, each in OPERATORS.items() if each.is_product]
 
