@@ -10,6 +10,8 @@ Shapes: D dimension, P queries, N candidates, `...` any number of leading dimens
 
 from typing import Any
 
+import numpy as np
+
 from graphmill.model.built_in import COMPARATORS, Array, library
 
 SMALLEST_SQUARE = 1e-30  # keeps the gradients of norms and distances finite at zero
@@ -70,11 +72,15 @@ def matrix_scores(
     if comparator not in COMPARATORS:
         score: Array = _plug_ins().matrix_scores(comparator, queries, candidates, **roles)
         return score
+    is_product, dtype = COMPARATORS[comparator].is_product, queries.dtype
+    if not is_product and isinstance(queries, np.ndarray):  # float32 would lose distances of near vectors
+        queries, candidates = queries.astype(np.float64), candidates.astype(np.float64)
     product = _half_product(queries, candidates) if half else queries @ candidates.mT
-    if COMPARATORS[comparator].is_product:
+    if is_product:
         return product
     square = _square_length(queries)[..., None] + _square_length(candidates)[..., None, :] - 2 * product
-    return _negative_distance(comparator, square)
+    scores = _negative_distance(comparator, square)
+    return scores.astype(dtype) if isinstance(scores, np.ndarray) else scores
 
 
 def _plug_ins() -> Any:

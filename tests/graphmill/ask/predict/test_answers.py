@@ -95,6 +95,21 @@ def test_an_id_is_its_own_answer_where_training_has_a_loop(tmp_path, side, num_p
     assert_equal(answers(world, tmp_path / "with", question, sizes)[0], world.best(1, side, 5, itself=True))
 
 
+@pytest.mark.parametrize("comparator", ["l2", "squared_l2"])
+def test_distances_of_near_vectors_are_exact(tmp_path: Path, comparator: str) -> None:
+    """|a|^2 + |b|^2 - 2ab would lose them in float32."""
+    world = write_world(tmp_path / "run", operator="none", comparator=comparator, global_emb=False)
+    steps = np.random.default_rng(1).permutation(46).reshape(-1, 1) / 1000
+    for name, near in (("user", 10 + steps[:16]), ("item", 10 + steps[16:])):
+        world.vectors[name][:] = near
+        world.write_rows(name, world.vectors[name])
+    found, _ = answers(world, tmp_path / "out", PredictOptions(relation="likes", side=Side.RHS, k=30))
+    best = world.best(0, Side.RHS, 30)
+    scores = [score for _, score in best.values()]
+    assert [score for _, score in found.values()] == pytest.approx(scores, rel=1e-5)
+    assert [name for name, _ in found.values()] == [name for name, _ in best.values()]
+
+
 @pytest.mark.parametrize("comparator", ["cos", "l2"])
 def test_sizes_of_blocks_change_no_bit(tmp_path: Path, comparator: str) -> None:
     counts = {"user": [150], "item": [2 * WIDTH + 77, 5]}
