@@ -15,7 +15,7 @@ from graphmill.ask.fold_in.settings import FoldInOptions
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.cli.options import result_options
 from graphmill.cli.section_options import check_options, section_options
-from graphmill.config import Config
+from graphmill.config import Config, validated
 from graphmill.config.sections.etl import FilesConfig, Table, TableConfig
 from graphmill.display import terminal
 from graphmill.display.readable import number, size
@@ -81,7 +81,7 @@ def predict(settings: Config, to: str, master: str | None, **options: Any) -> No
     from graphmill.ask.predict import job
 
     check_options(_EXCLUDED_BY_PREDICT, _NEEDED_BY_PREDICT)
-    question = PredictOptions(**options)
+    question = validated(PredictOptions, options)
     job.check(settings, question, to)
     with _session(settings, master, job.__name__, to, *filter(None, [question.index])) as (client, claim):
         figures = job.run(settings, question, to, client, claim)
@@ -280,7 +280,8 @@ def fold_in(
     from graphmill.ask.fold_in import job
 
     check_options({"--no-weight": ["--weight"]}, {})
-    options = FoldInOptions(**{key: others.pop(key) for key in FoldInOptions.model_fields if key in others})
+    chosen = {key: others.pop(key) for key in FoldInOptions.model_fields if key in others}
+    options = validated(FoldInOptions, chosen)
     given = {key: value for key, value in others.items() if value is not None}
     given |= {"weight": None} if no_weight else {}
     tables: list[Table] = [edge_table(settings, edges, given, "--edges")]

@@ -13,7 +13,7 @@ from graphmill.cli import ask, etl, exit_codes, pipeline, remap, train
 from graphmill.cli.options import cluster_settings, conf_option, output_options, run_options, set_option
 from graphmill.cli.section_options import check_options, section_options
 from graphmill.config.plugins import read_plugins
-from graphmill.config.section import Flag, Section
+from graphmill.config.section import Flag, Section, validated
 from graphmill.config.values import Strings
 from graphmill.display import terminal
 from graphmill.errors import ConfigError
@@ -85,7 +85,7 @@ def tune(conf: str | None, overrides: tuple[str, ...], master: str | None, **opt
     """
     from graphmill.cli import tuning
 
-    tuning.tune(conf, overrides, master, **options)
+    tuning.tune(conf, overrides, master, **validated(TuneOptions, options).model_dump())
 
 
 for subcommand in (

@@ -84,15 +84,9 @@ def _type(schema: Any) -> click.ParamType[Any] | type:
         return click.Choice(schema["enum"])
     least, above, most = (schema.get(key) for key in ("minimum", "exclusiveMinimum", "maximum"))
     bounds: Any = {"min": above if least is None else least, "max": most, "min_open": above is not None}
-    is_bounded = (least, above, most) != (None, None, None)
-    match schema.get("type"):
-        case "boolean":
-            return bool
-        case "integer":
-            return click.IntRange(**bounds) if is_bounded else int
-        case "number":
-            return click.FloatRange(**bounds) if is_bounded else float
-    return str
+    kinds: Any = {"boolean": bool, "integer": click.IntRange(**bounds), "number": click.FloatRange(**bounds)}
+    found: click.ParamType[Any] | type = kinds.get(schema.get("type"), str)
+    return found
 
 
 def check_options(excluded: Mapping[str, Sequence[str]], needed: Mapping[str, str]) -> None:

@@ -86,10 +86,8 @@ def validated(model: type[AnySection], raw: Any, prefix: tuple[str, ...] = ()) -
         return model.model_validate(raw)
     except ValidationError as error:
         problems = error.errors(include_url=False)
-        lines = [
-            _explain(model, problem, prefix) for problem in problems if not _is_result(problem, problems)
-        ]
-        raise ConfigError("\n".join(lines)) from error
+        wrong = [problem for problem in problems if not _is_result(problem, problems)]
+        raise ConfigError("\n".join(_explain(model, problem, prefix) for problem in wrong)) from error
 
 
 def check_known(model: type[Section], raw: Any) -> None:

@@ -229,6 +229,7 @@ WRONG = {
         "--checkpoint-version 8 --relation likes": "has no complete version 8; complete versions: 1",
         "--relation likes --set relations.0.operator=affine": "error: relation likes: ",
         "--relation likes --task-memory 7": "'--task-memory': expected a size of 16MiB or more",
+        "--relation likes --recall nan": "recall: input should be a finite number; found nan",
         "--relation likes --calibrated": "--calibrated: has no effect without --exclude-known",
         "--relation likes --ids /absent.txt": "error: --ids /absent.txt: there is no such file",
         "--relation likes --ids {root}/unknown": "expected ids of 'user', found 2 others, such as 'x', 'y'",
