@@ -103,11 +103,10 @@ def retire(output_template: str, keep: int, own: str | None = None) -> list[str]
     retired: list[str] = []
     with _logged("old dates stay"):
         outputs = _dated_outputs(output_template)
-        for folder in {storage.parent(uri) for uri in outputs.values()}:
-            for hidden in storage.list_hidden(folder):
-                if ".retired-" in storage.name(hidden):  # an earlier run has not finished this deletion
-                    with _logged(f"{hidden} stays"):
-                        storage.delete(hidden)
+        for hidden in storage.list_hidden(_split(output_template)[0]):
+            if ".retired-" in storage.name(hidden):  # an earlier run has not finished this deletion
+                with _logged(f"{hidden} stays"):
+                    storage.delete(hidden)
         finished = sorted(
             day
             for day, uri in outputs.items()
@@ -289,7 +288,7 @@ def _delete(output_template: str, day: date, output: str) -> None:
     for entry in storage.list_dir(output, recursive=True):
         if entry.is_dir and storage.is_moved_aside(entry.uri):
             raise LockedError(f"it holds {entry.uri}, which only you delete")
-    retired = storage.temporary_sibling(output, "retired")
+    retired = storage.temporary_sibling(storage.join(_split(output_template)[0], str(day)), "retired")
     with lock.held(whole=[output]) as claim:
         marker, taken = (storage.join(output, name) for name in (storage.MARKER, _TAKEN))
         if storage.exists(marker):

@@ -280,9 +280,9 @@ def test_what_a_run_at_work_has_gone_on_from_stays(root: str, forked: Forks) -> 
     storage.write_text(of_a_killed_command, "x")
     assert dates.retire(f"{root}/{{date}}", 1) == [f"{root}/{DAYS[1]}", f"{root}/{DAYS[2]}"]
     assert storage.list_hidden(root) == []
-    storage.write_text(f"{root}/{DAYS[3]}/.run.retired-0123/part-0.parquet", "x")  # where dates have folders
-    dates.retire(f"{root}/{{date}}/run", 1)
-    assert storage.list_hidden(f"{root}/{DAYS[3]}") == []
+    storage.write_text(of_a_killed_command, "x")
+    dates.retire(f"{root}/{{date}}/run", 1)  # where dates have folders
+    assert storage.list_hidden(root) == []
 
 
 def test_what_a_run_begins_to_go_on_from_while_it_is_retired_stays(root, monkeypatch):
@@ -339,11 +339,13 @@ dates.retire(sys.argv[1], 1)
 def test_a_deletion_that_was_killed_is_finished_by_the_next_run(
     tmp_path: Path, forked: Forks, change: int
 ) -> None:
-    for day in DAYS[:2]:
+    """Also of the last date in the folder of its month, which no finished date names any more."""
+    template, (old, new) = f"{tmp_path}/{{date:%Y/%m/%d}}", ("2026/10/31", "2026/11/01")
+    for day in (old, new):
         finish(f"{tmp_path}/{day}")
-    forked("python", "-c", RETIRE, f"{tmp_path}/{{date}}", change, code=-signal.SIGKILL)
-    dates.retire(f"{tmp_path}/{{date}}", 1)
-    assert sorted(path.name for path in tmp_path.iterdir() if ".graphmill" not in path.name) == [DAYS[1]]
+    forked("python", "-c", RETIRE, template, change, code=-signal.SIGKILL)
+    dates.retire(template, 1)
+    assert list(tmp_path.rglob("run.json")) == [tmp_path / new / "run.json"]
 
 
 @given(
