@@ -162,13 +162,13 @@ def verdict(entry: Entry, before: Entry) -> Verdict:
     elif mrr < CLEARLY * chance:
         text = f"Bad: the MRR of {number(mrr)} is that of chance ({number(chance)})"
     elif near and own and own < (1 - SAME) * near:
-        said = f"neighbors ({number(near)}), which need no training, do better"
-        text = f"Bad: with an MRR of {number(own)}, {said}"
+        said = f"the MRR of {number(own)} is below theirs ({number(near)}), without training"
+        text = f"Bad: on the edges that neighbors rank, {said}"
     elif mrr <= popular:
         text = f"Bad: with an MRR of {number(mrr)}, the most popular candidates ({number(popular)}) do better"
     elif near and own and own < (1 + SAME) * near:
-        level, said = "warning", f"about that of neighbors ({number(near)}), which need no training"
-        text = f"Fair: the MRR of {number(own)} is {said}"
+        said = f"the MRR of {number(own)} is about theirs ({number(near)}), without training"
+        level, text = "warning", f"Fair: on the edges that neighbors rank, {said}"
     elif not ahead and mrr < CLEARLY * popular:
         level, said = "warning", f"is little more than that of the most popular ({number(popular)})"
         text = f"Fair: the MRR of {number(mrr)} {said}"

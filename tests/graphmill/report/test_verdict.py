@@ -32,8 +32,9 @@ BY_MRR = {
 BY_MRR_OF_VECTORS = {  # the first is less than half above the most popular, but learned
     0.12: "Good: the MRR of 0.13 is 1.2 times that of neighbors, 1.3 times that of the most popular, and "
     "13 times that of chance.",
-    0.101: "Fair: the MRR of 0.101 is about that of neighbors (0.1), which need no training.",
-    0.09: "Bad: with an MRR of 0.09, neighbors (0.1), which need no training, do better.",
+    0.101: "Fair: on the edges that neighbors rank, the MRR of 0.101 is about theirs (0.1), without "
+    "training.",
+    0.09: "Bad: on the edges that neighbors rank, the MRR of 0.09 is below theirs (0.1), without training.",
 }
 
 
