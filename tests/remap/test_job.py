@@ -236,7 +236,7 @@ def test_a_raw_id_that_comes_twice(near_client: Client, output: str, as_pbg: boo
     [
         ({"entity_types": ["item", "users"]}, r"\.entity_types\[1\]: 'users' is not among the entities"),
         ({"entity_types": []}, r"remap\.entity_types"),
-        ({"checkpoint_version": 7}, r"\.checkpoint_version, or .* no complete version 7; complete versions: 1"),
+        ({"checkpoint_version": 7}, r"\.checkpoint_version, .* no complete version 7; complete versions: 1"),
         ({"batch_rows": 0}, r"remap\.batch_rows"),
         ({"compression": "gzip"}, r"remap\.compression"),
         ({"batchrows": 1}, r"remap\.batchrows: unknown key; did you mean 'batch_rows'"),
