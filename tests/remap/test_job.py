@@ -20,9 +20,18 @@ from graphmill import config as configuration
 from graphmill import storage
 from graphmill.checkpoints import pbg
 from graphmill.config import Config, from_mapping
-from graphmill.errors import ConfigError, FormatError, GraphMillError, NotFoundError, StorageError
+from graphmill.errors import (
+    ConfigError,
+    FormatError,
+    GraphMillError,
+    LockedError,
+    NotFoundError,
+    StorageError,
+)
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.entity_index import Manifest
+from graphmill.run import lock
+from graphmill.run.lock import Claim
 from remap import job
 from tests import DATA
 from tests.contents import contents
@@ -273,6 +282,14 @@ def test_what_pbg_exports(near_client: Client, tmp_path: Path, name: str) -> Non
     # PBG prints nine decimals, so that is how far equality can be seen.
     assert {raw_id: [f"{value:.9f}" for value in vector] for raw_id, vector in found.items()} == exported
     assert len(exported) == 135
+
+
+def test_a_run_that_has_lost_its_lock_publishes_nothing(near_client: Client, output: str) -> None:
+    config = graph.configured(output)
+    lost = Claim({storage.join(output, lock.NAME): output}, "mine")
+    with pytest.raises(LockedError, match="lost"):
+        job.run(config, near_client, lost)
+    assert not Path(config.embedding_path).exists()
 
 
 @pytest.mark.slow
