@@ -289,14 +289,11 @@ def _merge(
     earlier_bytes = None if earlier is None else merge.earlier_bytes(settings, earlier)
     runs = merge.plan_runs(settings, num_edges, num_records, translated.num_features, earlier_bytes)
     suffixes = {"edges": ".edges.i32"} | {side: features_suffix(side) for side in settings.feature_sides}
+    names = [chunk.name for chunk in chunks if chunk.num_edges]
+    bounds = np.array([0, *(run.flat.stop for run in runs)], np.int64)  # of the runs, among all buckets
     edges = [
-        exchange.planned(
-            settings,
-            name,
-            [f"{chunk.name}{suffix}" for chunk in chunks if chunk.num_edges],
-            merge.run_bounds(runs),
-        )
-        for name, suffix in suffixes.items()
+        exchange.planned(settings, kind, [f"{name}{suffix}" for name in names], bounds)
+        for kind, suffix in suffixes.items()
     ]
     counts_anew = earlier is not None or settings.removes  # chunks do not have all edges, or too many
     num_counted = len(translated.relation_counts) if counts_anew else 0

@@ -96,10 +96,12 @@ def _add_null_words(words_of: dict[str, list[str]], settings: TaskSettings, rows
 def _count(
     counts: RowCounts, num_good: int, num_kept: int, bad: Sequence[BadRows], makes_edges: bool
 ) -> None:
-    counts.num_rows += num_good + sum(len(rows.rows) for rows in bad)
+    counts.num_rows += num_good
     counts.num_edges += num_kept if makes_edges else 0
     counts.num_self_loops += num_good - num_kept
-    counts.num_bad += quarantine.count_by_reason(bad)
+    for rows in bad:
+        counts.num_rows += len(rows.rows)
+        counts.num_bad[rows.reason] += len(rows.rows)
     quarantine.count_unknown_relations(bad, counts.num_unknown)
 
 

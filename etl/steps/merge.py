@@ -3,7 +3,7 @@
 Each task writes a run of adjacent buckets.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -114,11 +114,6 @@ def earlier_bytes(settings: TaskSettings, earlier: EarlierIds) -> Int64:
     places = map(settings.bucket_at, range(settings.num_split_buckets))
     uris = [bucket_uri(storage.join(earlier.edge_root, split), bucket) for split, bucket in places]
     return np.array([sizes.get(uri, 0) for uri in uris], np.int64)
-
-
-def run_bounds(runs: Sequence[SortedRun]) -> Int64:
-    """Return the first bucket of each run, and the number of all buckets."""
-    return np.array([0, *(run.flat.stop for run in runs)], np.int64)
 
 
 def merge(shared: Shared[MergePlan], number: int, run: SortedRun) -> MergedRun:

@@ -35,14 +35,6 @@ def write_file(folder: str, source: int, block: int, bad: Sequence[BadRows]) -> 
         pq.write_table(pa.concat_tables(map(_table, bad)), stream)
 
 
-def count_by_reason(bad: Iterable[BadRows]) -> Counter[str]:
-    """Count bad rows by reason."""
-    counts: Counter[str] = Counter()
-    for rows in bad:
-        counts[rows.reason] += len(rows.rows)
-    return counts
-
-
 def count_unknown_relations(bad: Iterable[BadRows], counts: Counter[str]) -> None:
     """Count bad rows by unknown relation; of more than MAX_RELATIONS names, the last are left out."""
     for rows in bad:

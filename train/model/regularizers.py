@@ -36,7 +36,7 @@ from graphmill.model.registry import REGULARIZERS
 from graphmill.vocab import Side
 from train.model.optimizer import add_rows
 
-EDGES_AT_A_TIME = 1 << 14  # whose relations are predicted
+EDGES_AT_A_TIME = 1 << 14  # whose relations are predicted: their vectors fit in memory
 
 
 class N3(AbstractRegularizer):
@@ -197,8 +197,3 @@ def predict_relations(
         leaf.grad = part.contiguous() if leaf.grad is None else leaf.grad + part
     slopes = split(slope_ED, product.parts)
     return Prediction(loss, product.slopes(answer_ED, slopes), product.apply(entity_ED, slopes))
-
-
-def parts_to_predict(num_edges: int) -> list[slice]:
-    """Cut edges into parts whose vectors fit in memory."""
-    return [slice(start, start + EDGES_AT_A_TIME) for start in range(0, num_edges, EDGES_AT_A_TIME)]

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from graphmill.ask.evaluate.queries import chunks
 from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.model import comparators, losses, operators
@@ -133,8 +134,7 @@ class QueryStep(Step[QueryBatch]):
         height = max(1, limit // (self._operands(query_QD).itemsize * max(1, num_scores)))
         if len(query_QD) <= height:
             return compare(query_QD, candidate_ND, batch)
-        starts = range(0, len(query_QD), height)
-        parts = [slice(start, min(start + height, len(query_QD))) for start in starts]
+        parts = chunks(slice(0, len(query_QD)), height)
         compared = [compare(query_QD[part], candidate_ND, batch.part(part)) for part in parts]
         loss, violators, query, candidate = zip(*compared, strict=True)
         return Gradients(
@@ -215,7 +215,7 @@ class QueryStep(Step[QueryBatch]):
         leaves = [local.parameters[key] for key in local.operator_keys(batch.relation, batch.side.other)]
         loss: list[Tensor] = []
         with torch.no_grad():
-            for part in regularizers.parts_to_predict(len(batch.answer_A)):
+            for part in chunks(slice(0, len(batch.answer_A)), regularizers.EDGES_AT_A_TIME):
                 query_A, answer_A = batch.query_A[part], batch.answer_A[part]
                 weight_A = batch.weight_A[part] * self.relation_weight
                 ends, rel_A = (entity_QD[query_A], rows_ND[answer_A]), batch.rel_Q[query_A]
