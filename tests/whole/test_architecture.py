@@ -84,7 +84,14 @@ def test_no_string_names_code_of_ours() -> None:
 
 
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
-LINES = {"etl": 10_205, "train": 14_253, "remap": 1_741, "graphmill/ask": 10_513, "graphmill": 39_835}
+LINES = {
+    "etl": 10_205,
+    "train": 14_253,
+    "remap": 1_741,
+    "graphmill/ask": 10_513,
+    "graphmill": 39_835,
+    "bench": 2_998,
+}
 
 
 @pytest.mark.parametrize("package", LINES)
