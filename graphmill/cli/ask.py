@@ -130,7 +130,7 @@ def export(settings: Config, to: str, master: str | None, **chosen: Any) -> None
     from graphmill.ask.export import job
 
     check_options({}, _NEEDED_BY_EXPORT)
-    options = ExportOptions(**chosen)
+    options = validated(ExportOptions, chosen)
     job.check(settings, options, to)
     with _session(settings, master, job.__name__, to) as (client, claim):
         figures = job.run(settings, options, to, client, claim)

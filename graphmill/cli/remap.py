@@ -254,7 +254,7 @@ def neighbors(run: str | None, conf: str | None, overrides: tuple[str, ...], **o
     from graphmill.ask import neighbors
 
     check_options({"--relation": ("--type",)}, {"--inverse": "--relation", "--with-itself": "--relation"})
-    asked = NeighborsOptions(**options)
+    asked = config.validated(NeighborsOptions, options)
     conf = conf_of(run, conf)
     settings = config.load(conf, overrides) if conf or overrides else None
     folder = asked.embeddings or (settings.embedding_path if settings else None)

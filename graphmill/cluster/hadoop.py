@@ -242,7 +242,8 @@ class Application:
             asked, most = self._asked_and_most("vcores", "virtual cores")
             if asked > most:
                 log.warning(
-                    "yarn: a worker uses %d cores, and a container gets %d vcores at most", asked, most
+                    f"yarn: a worker uses {asked} cores, and a container gets {most} vcores at most "
+                    "(yarn.scheduler.maximum-allocation-vcores): nodes may have more work than cores"
                 )
 
     def check_memory(self, key: str) -> None:
@@ -264,10 +265,9 @@ class Application:
         """Describe the state of the application for an error message."""
         output = self._output()
         reports = re.findall(
-            r"appDiagnostics=(.*?), appMasterHost=.*?, appQueue=(.*?),.*?"
+            r"(?s)appDiagnostics=(.*?), appMasterHost=.*?, appQueue=(.*?),.*?"
             r"yarnAppState=(\w+), distributedFinalState=(\w+), appTrackingUrl=(.*?),",
             output,
-            re.DOTALL,
         )
         if not reports or self.id is None:
             # Without stack traces, and the usage that follows a wrong option.

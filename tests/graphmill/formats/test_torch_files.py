@@ -76,7 +76,7 @@ def test_other_forms_are_read_by_torch(tmp_path: Path) -> None:
 
 
 def test_counts_and_records_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    """Of the older form a number of elements; of a zip several names for the same bytes."""
+    """The older form counts other elements than it has; a zip has two names for the same bytes."""
     path = tmp_path / "wrong.pt"
     torch.save(torch.arange(6.0), path, _use_new_zipfile_serialization=False)
     content = path.read_bytes()

@@ -172,7 +172,7 @@ def test_what_steps_make_of_the_sample_comes_back_to_its_rows(counts, share, see
 
 @pytest.mark.slow
 def test_partitions_that_leave_are_in_the_sample(tmp_path):
-    """As long as other visits need them: of 30 visits the last ones have few outside rows."""
+    """They stay as long as other visits need them; the last of 30 visits have few outside rows."""
     context = RunContext(graph(tmp_path, train={"outside_rows": 0.5, "memory_partitions": 2}))
     blocks, iteration = Blocks(context.config, context.schedule, 6), context.schedule.iteration(0)
     order, background = blocks.order(iteration), Background()
