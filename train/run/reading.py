@@ -32,10 +32,17 @@ class BucketReader:
     def __init__(self, context: RunContext) -> None:
         self.context = context
         self.staging = Staging(memory.staging_bytes(context), context.device)
+        self._num_visits = len(context.schedule.num_edges)  # read all edges
+        self._kept: EdgeTensors | None = None  # where an epoch is one visit
 
     def read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         """Read the bucket's edges of the iteration, and check them; may run in another thread."""
-        return read_beside_steps(self.context.device, partial(self._read, bucket, iteration))
+        if self._kept is not None:
+            return self._kept
+        edges = read_beside_steps(self.context.device, partial(self._read, bucket, iteration))
+        if self.context.schedule.per_epoch == self._num_visits == 1 and self.context.delta is None:
+            self._kept = edges
+        return edges
 
     def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         edges = self._read_share(bucket, iteration, self.context.schedule.share(iteration))
@@ -66,13 +73,9 @@ class BlockReader(BucketReader):
 
     def __init__(self, context: RunContext, blocks: Blocks) -> None:
         super().__init__(context)
-        self.blocks = blocks
-        self._kept: dict[tuple[int, int], EdgeTensors] = {}  # where an epoch is one visit
+        self.blocks, self._num_visits = blocks, blocks.num
 
     def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-        place = iteration.edge_path_idx, iteration.edge_chunk_idx
-        if place in self._kept:
-            return self._kept[place]
         context = self.context
         shares = self.blocks.shares(bucket, iteration)
         starts = self.blocks.starts(bucket, iteration, context.num_rows)
@@ -96,10 +99,7 @@ class BlockReader(BucketReader):
             if held_out is not None and part.is_held_out is not None:
                 held_out[own] = part.is_held_out
             done += len(part)
-        edges = self._sorted(EdgeTensors(lhs, rel, rhs, weight, is_held_out=held_out))
-        if context.schedule.per_epoch == self.blocks.num == 1:
-            self._kept[place] = edges
-        return edges
+        return self._sorted(EdgeTensors(lhs, rel, rhs, weight, is_held_out=held_out))
 
     def _sorted(self, edges: EdgeTensors) -> EdgeTensors:
         """The edges by relation, if relations are static."""

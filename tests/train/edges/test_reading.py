@@ -94,6 +94,20 @@ def test_a_whole_graph_of_buckets_with_and_without_weights(tmp_path, weighted):
     assert (edges.weight is None) == (not weighted)
 
 
+@pytest.mark.parametrize(
+    ("partitions", "chunks", "blocks", "reads"),
+    [(1, 1, None, 1), (1, 2, None, 6), (2, 1, None, 12), (2, 1, 1, 1), (2, 2, 1, 6)],
+)
+def test_edges_that_are_all_of_every_epoch_are_read_once(tmp_path, rng, partitions, chunks, blocks, reads):
+    settings = {"num_edge_chunks": chunks, "num_epochs": 3, "global_emb": False, "eval_fraction": 0.0}
+    config = make_config(tmp_path, num_partitions=partitions, **settings)
+    edges = random_triples(rng, 8, 1, 8, 30)
+    write_graph(config, {"node": 8}, edges)
+    visits = [read for *_, read in read_visits(config, blocks)]
+    assert sum(map(len, visits)) == 90
+    assert len({id(read) for read in visits}) == reads
+
+
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_batches_do_not_depend_on_the_width_of_columns(dynamic):
     rel = torch.arange(90) % 3
