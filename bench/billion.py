@@ -113,6 +113,4 @@ def _limits(report: Report, share: float) -> None:
     seconds, disk = sum(all_of("wall_s")), max(all_of("disk_peak_bytes"))
     report.ratio("seconds of all commands / 40 minutes per 1 G edges", seconds / (SECONDS * share), "<= 1")
     report.ratio("memory of all processes / 8 GiB", max(all_of("total_peak_bytes")) / MEMORY_BYTES, "<= 1")
-    report.ratio(
-        "input, work and output on the disk / 70 GB per 1 G edges", disk / (DISK_BYTES * share), "<= 1"
-    )
+    report.ratio("disk of input, work and output / 70 GB per 1 G edges", disk / (DISK_BYTES * share), "<= 1")

@@ -98,17 +98,10 @@ def run(
     )
 
 
-def _file_bytes(folder: Path | str) -> int:
-    """Bytes that the files of a folder take on the disk now."""
-    total = 0
-    with suppress(FileNotFoundError), os.scandir(folder) as entries:  # which others may remove meanwhile
-        for entry in entries:
-            with suppress(FileNotFoundError):
-                if entry.is_dir(follow_symlinks=False):
-                    total += _file_bytes(entry.path)
-                else:
-                    total += entry.stat(follow_symlinks=False).st_blocks * 512
-    return total
+def _file_bytes(folders: Sequence[Path]) -> int:
+    """Bytes that the files of folders take on the disk now; others may remove files meanwhile."""
+    listed = subprocess.run(["du", "-scB1", *folders], capture_output=True, text=True, check=False).stdout
+    return int(listed.splitlines()[-1].split()[0])
 
 
 class _Tree:
@@ -156,7 +149,7 @@ class _Tree:
                 self._seen |= {root, *root.children(recursive=True)}
             self.total_peak_bytes = max(self.total_peak_bytes, sum(map(self._sample, self._seen)))
             if self._folders and time.monotonic() >= self._disk_due_s:
-                self.disk_peak_bytes = max(self.disk_peak_bytes, sum(map(_file_bytes, self._folders)))
+                self.disk_peak_bytes = max(self.disk_peak_bytes, _file_bytes(self._folders))
                 self._disk_due_s = time.monotonic() + DISK_INTERVAL_S
             if self._done.wait(INTERVAL_S):
                 return

@@ -115,9 +115,7 @@ def saved_job(setting: Setting, report: Report, job: _Job, num_rows: int) -> Non
         report.ratio(f"{job.what}: GraphStorm / ours, without start-up", theirs_s / stage_s, job.goal)
         report.ratio(f"{job.what}: GraphStorm / ours, whole command", job.graphstorm_s / measured.wall_s)
     report.ratio(f"{job.what}: seconds to start and end", measured.wall_s - stage_s, "< 3")
-    report.ratio(
-        f"{job.what}: ours / pyarrow reads and writes the tables", stage_s / rewritten.wall_s, "<= 1.5"
-    )
+    report.ratio(f"{job.what}: ours / pyarrow reads and writes", stage_s / rewritten.wall_s, "<= 1.5")
     report.ratio(f"{job.what}: ours / read and write the bytes", stage_s / copied.wall_s)
 
 

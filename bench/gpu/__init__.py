@@ -24,6 +24,7 @@ CASES: Mapping[str, Callable[[Setting, Machine, Report], None]] = {
     "buffer": buffer.measure,
     "evaluate": evaluation.measure,
     "best": evaluation.measure_best,
+    "fb15k237-defaults": partial(fb15k.measure, fb15k.DEFAULTS),
     "fb15k237": partial(fb15k.measure, fb15k.FAST),
     "fb15k237-best": partial(fb15k.measure, fb15k.BEST),
 }
