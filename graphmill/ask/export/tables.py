@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 
 from graphmill import storage
-from graphmill.ask.export.codecs import Array, Codec, EncodedVectors
+from graphmill.ask.export.codecs import Codec, EncodedVectors
 from graphmill.ask.export.fitting import Source
 from graphmill.formats.parquet import new_file
-from graphmill.formats.parquet.vectors import new_table
+from graphmill.formats.parquet.vectors import Column, as_arrow, new_table
 from graphmill.storage import Checksums
 
 ID = pa.field("id", pa.string(), nullable=False)
@@ -52,8 +52,7 @@ def write_parquet(source: Source, partition: int, folder: str) -> Checksums:
         ) as table,
     ):
         for ids, encoded in source.batches(partition):
-            values = encoded.values_NW if is_plain else None
-            table.append([ids.cast(pa.string()), *([values] if is_plain else columns(encoded, schema))])
+            table.append(columns(ids, encoded))
     return checksums
 
 
@@ -67,8 +66,7 @@ def write_arrow(source: Source, partition: int, folder: str) -> Checksums:
         pa.ipc.new_file(stream, schema) as file,
     ):
         for ids, encoded in source.batches(partition):
-            rows = [ids.cast(pa.string()), *columns(encoded, schema)]
-            file.write_batch(pa.record_batch(rows, schema=schema))
+            file.write_batch(pa.record_batch(as_arrow(columns(ids, encoded), schema), schema=schema))
     return checksums
 
 
@@ -115,22 +113,7 @@ def fields(codec: Codec, *, as_arrow: bool) -> list[pa.Field]:
     return [pa.field("embedding", pa.list_(number, codec.width), nullable=False)]
 
 
-def columns(encoded: EncodedVectors, schema: pa.Schema) -> list[pa.Array]:
-    """The columns of encoded vectors, as `schema` has them after the id."""
-    names = schema.names[1:]
-    first = _vectors(encoded.values_NW, schema.field(names[0]).type)
-    if encoded.scale_N is None:
-        return [first]
-    return [first, pa.array(encoded.scale_N).cast(schema.field(names[1]).type)]
-
-
-def _vectors(values_NW: Array, kind: pa.DataType) -> pa.Array:
-    flat_NW = np.ascontiguousarray(values_NW)
-    if pa.types.is_binary(kind):
-        num_rows, width = flat_NW.shape
-        fixed = pa.FixedSizeBinaryArray.from_buffers(
-            pa.binary(width), num_rows, [None, pa.py_buffer(flat_NW)]
-        )
-        return fixed.cast(kind)
-    numbers = pa.array(flat_NW.reshape(-1)).cast(kind.value_type)
-    return pa.FixedSizeListArray.from_arrays(numbers, type=kind)
+def columns(ids: pa.Array, encoded: EncodedVectors) -> list[Column]:
+    """The columns of ids and their encoded vectors."""
+    scale = [] if encoded.scale_N is None else [encoded.scale_N]
+    return [ids.cast(pa.string()), encoded.values_NW, *scale]

@@ -81,7 +81,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def as_arrow(columns: Sequence[Column], schema: pa.Schema) -> list[pa.Array | pa.ChunkedArray]:
-    """The columns as Arrow arrays; values [n, D] become lists."""
+    """The columns as Arrow arrays; values [n, D] become lists, or with a binary type their bytes."""
     return [
         _as_array(column, kind) if isinstance(column, np.ndarray) else column
         for column, kind in zip(columns, schema.types, strict=True)
@@ -92,6 +92,9 @@ def _as_array(values: Array, kind: pa.DataType) -> pa.Array:
     if values.ndim == 1:
         return pa.array(np.ascontiguousarray(values)).cast(kind)
     num_rows, width = values.shape
+    if pa.types.is_binary(kind):
+        buffers = [None, pa.py_buffer(np.ascontiguousarray(values))]
+        return pa.FixedSizeBinaryArray.from_buffers(pa.binary(width), num_rows, buffers).cast(kind)
     flat = pa.array(np.ascontiguousarray(values).reshape(-1)).cast(kind.value_type)
     if pa.types.is_fixed_size_list(kind):
         return pa.FixedSizeListArray.from_arrays(flat, type=kind)
