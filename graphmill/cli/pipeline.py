@@ -19,7 +19,7 @@ def check(conf: str | None, overrides: tuple[str, ...], master: str | None, day:
 
     The tables are looked at, and nothing is started.
     """
-    from graphmill.cli.plan import show_plan
+    from graphmill.cli.session import show_plan
     from graphmill.cli.stages import stages_of
 
     settings = load_for(day, conf, overrides)
@@ -43,8 +43,7 @@ def command(
 
     A stage is finished if it ended with the same settings and inputs.
     """
-    from graphmill.cli.plan import show_plan
-    from graphmill.cli.session import kept_of, session, tell_verdict
+    from graphmill.cli.session import kept_of, session, show_plan, tell_verdict
     from graphmill.cli.stages import stages_of
     from graphmill.run import dates
     from graphmill.run.auto_values import resolve_auto_values

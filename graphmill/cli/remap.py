@@ -161,8 +161,7 @@ def remap(
     if any(name in given for name in _SAVED):
         _remap_saved(conf, overrides, master, given | ({"dry_run": True} if dry_run else {}))
         return
-    from graphmill.cli.plan import show_plan
-    from graphmill.cli.session import kept_of, session
+    from graphmill.cli.session import kept_of, session, show_plan
     from graphmill.cli.stages import REMAP
     from graphmill.run.record import Kept
     from remap.sources import load_settings

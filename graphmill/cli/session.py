@@ -1,4 +1,4 @@
-"""A run of stages: its locks, run.json, cluster and report."""
+"""A run of stages: its plan (`graphmill check`, --dry-run), its locks, run.json, cluster and report."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -10,20 +10,20 @@ from distributed import Client
 
 from etl.tables.files import table_roots
 from graphmill import cluster, config, storage
-from graphmill.cli.plan import show_plan
 from graphmill.cli.stages import are_small_stages
-from graphmill.cluster.resources import check_memory
+from graphmill.cluster.resources import asked_of_yarn, check_memory
 from graphmill.config import Config
 from graphmill.display import progress, terminal
 from graphmill.errors import ConfigError, GraphMillError, LockedError, NoClusterError
 from graphmill.monitoring import lineage
 from graphmill.monitoring import server as metrics
 from graphmill.run import lock, record
-from graphmill.run.auto_values import resolve_auto_values
-from graphmill.run.job import Stage
+from graphmill.run.auto_values import resolve_auto_values, with_sizes
+from graphmill.run.job import GraphSize, Stage
 from graphmill.run.output_checks import check_outputs, check_storage
 from graphmill.run.reading import summary, verdict
-from graphmill.vocab import RECORD
+from graphmill.run.record import recorded_stage
+from graphmill.vocab import RECORD, TRAIN_SPLIT
 
 log = logging.getLogger("graphmill")
 
@@ -154,3 +154,35 @@ def run_stage(
         entry = run(stage, resume=False)
     terminal.show_table(stage.name, summary({stage.name: entry}))
     run.report()
+
+
+def show_plan(settings: Config, stages: Sequence[Stage], master: str | None) -> None:
+    """Check the configuration for `stages`, and show what they take on the cluster `master`."""
+    options = settings.cluster
+    check_storage(settings, stages)
+    is_small = are_small_stages(settings, stages)
+    check_memory(master, options, [stage.name for stage in stages], is_small=is_small)
+    coming = [uri for stage in stages for uri in stage.job.written_uris(settings)]
+    for stage in stages:
+        stage.job.check(settings, coming)
+    check_outputs(settings, stages, table_roots(settings))
+    size = _finished_size(settings)
+    rows = dict(asked_of_yarn(master, options))
+    for stage in stages:
+        estimate = stage.job.estimate(settings, size)
+        rows |= estimate.rows
+        size = estimate.size or size
+        if size is not None:
+            counts = {kind: [number] for kind, number in size.num_entities.items()}
+            settings = with_sizes(settings, counts, size.num_edges.get(TRAIN_SPLIT, 0))
+    terminal.show_table("plan", rows)
+
+
+def _finished_size(settings: Config) -> GraphSize | None:
+    """Size of the graph as a finished ETL has counted it."""
+    figures = recorded_stage("etl", settings)
+    if "num_edges" not in figures:
+        return None
+    return GraphSize(
+        figures["num_edges"], {name: sum(counts) for name, counts in figures.get("num_entities", {}).items()}
+    )

@@ -59,8 +59,7 @@ def evaluate(
 
     RUN: the output of a run, whose settings count then; or CONFIG, a file as for --conf.
     """
-    from graphmill.cli.plan import show_plan
-    from graphmill.cli.session import kept_of, session, tell_verdict
+    from graphmill.cli.session import kept_of, session, show_plan, tell_verdict
     from graphmill.cli.stages import EVALUATE
 
     settings = config.load(conf, (*overrides, *as_overrides("evaluate", {"enabled": True, **chosen})))
