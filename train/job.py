@@ -17,7 +17,7 @@ from distributed import Client
 
 from graphmill import cluster, storage
 from graphmill.checkpoints import pbg
-from graphmill.config import Config
+from graphmill.config import Config, PbgConfig
 from graphmill.config.partitions import PartitionKey
 from graphmill.convert.legacy import import_legacy_inputs
 from graphmill.errors import ConfigError
@@ -36,7 +36,6 @@ from train.plan.plan import estimate as estimate
 from train.run import ensemble
 from train.run.claim import check_claim, claim_checkpoint, end_training, moved_aside, trained_with
 from train.run.claim import input_uris as input_uris
-from train.run.ignored_keys import log_ignored_keys
 from train.run.run_metrics import warn_of_growing_loss
 from train.tables import folded_rows, given_rows, given_vectors
 
@@ -312,3 +311,30 @@ def save_for_graphstorm(config: Config, paths: dict[str, str], claim: Claim = NO
 def _graphstorm_paths(config: Config) -> dict[str, str]:
     chosen = config.train.model_dump(include={"save_embed_path", "save_model_path"})
     return {name: storage.absolute(path) for name, path in chosen.items() if path}
+
+
+_FILES = "partitions are files of the checkpoint, which the workers read and write themselves"
+REPLACED = {
+    "num_machines": "train.num_workers sets how many Dask workers share the buckets",
+    "num_partition_servers": _FILES,
+    "num_groups_for_partition_server": _FILES,
+    "num_groups_per_sharded_partition_server": _FILES,
+    "partition_shard_size": _FILES,
+    "distributed_init_method": "the Dask cluster connects the workers: --master, or the section `cluster`",
+    "distributed_tree_init_order": "several workers start from one bucket in any case",
+    "hogwild_delay": "threads start together, and share the sums of Adagrad from the first batch on",
+    "background_io": "train.prefetch, which is on by default where it takes no memory from partitions",
+    "verbose": "--debug shows all messages",
+}
+
+
+def log_ignored_keys(config: PbgConfig) -> None:
+    """Log the keys without effect that differ from their default."""
+    for key, instead in REPLACED.items():
+        value = getattr(config, key)
+        if value != type(config).model_fields[key].default:
+            log.info("training: %s: %s has no effect: %s", key, value, instead)
+    if config.loss_fn == "logistic" and config.comparator == "cos":
+        log.warning("training: logistic learns little with comparator cos, whose scores lie in [-1, 1]")
+    if config.num_epochs == 0:
+        log.warning("training: num_epochs: 0 trains nothing: the stages that need a checkpoint will stop")

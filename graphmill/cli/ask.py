@@ -20,9 +20,9 @@ from graphmill.config.sections.etl import FilesConfig, Table, TableConfig
 from graphmill.display import terminal
 from graphmill.display.readable import number, size
 from graphmill.errors import GraphMillError
-from graphmill.run import results
 from graphmill.run.lock import Claim, held
 from graphmill.run.reading import OF_FEATURES
+from graphmill.run.record import note_result
 from graphmill.storage.redaction import redacted
 
 _OF_FILES = ("format", "delimiter", "header", "encoding")
@@ -62,7 +62,7 @@ def _tell_run(settings: Config, command: str, to: str, figures: Mapping[str, Any
     """Note a result that a command has made of a run, for the run's next report; an error is only logged."""
     uri = settings.record_uri(settings.checkpoint_path)
     try:
-        results.note(uri, command, to, figures)
+        note_result(uri, command, to, figures)
     except GraphMillError as error:  # such as that of a run of others
         log.warning("%s: report.html of the run will not name it: %s", command, error)
     else:

@@ -17,8 +17,7 @@ from graphmill.report.results import answers, calibration, exports, features, ra
 from graphmill.report.stages import etl, training
 from graphmill.report.vectors import vectors
 from graphmill.run.reading import mapping
-from graphmill.run.record import run_of
-from graphmill.run.results import notes_of
+from graphmill.run.record import notes_of, run_of
 from graphmill.storage.redaction import redacted
 
 NAME = "report.html"

@@ -34,7 +34,7 @@ from graphmill.formats.raw_tables.columns import column_names, iter_strings
 from graphmill.library.run import Run
 from graphmill.report.charts import Series, curves
 from graphmill.report.page import Block, Note
-from graphmill.run.results import FOLDER
+from graphmill.run.record import RESULTS
 from graphmill.storage.checksums import of_bytes
 
 SAMPLE_ROWS = 3000
@@ -146,7 +146,7 @@ def _map(
     count, dimension = vectors_ND.shape
     if count < 3 or dimension < 2:
         return
-    placed = kept_layout(storage.join(run.uri, FOLDER, f"map-{dimension}.json"), vectors_ND)
+    placed = kept_layout(storage.join(run.uri, RESULTS, f"map-{dimension}.json"), vectors_ND)
     counts = Counter(groups)
     counts.pop(NO_LABEL, None)
     most = [name for name, _ in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MAX_COLOURS]]

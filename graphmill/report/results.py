@@ -180,7 +180,7 @@ def calibration(entry: Entry) -> Iterator[Block]:
 
 
 def answers(notes: Sequence[Entry]) -> Iterator[Block]:
-    """A table of what `graphmill predict` has written, from the notes that `graphmill.run.results` keeps."""
+    """A table of what `graphmill predict` has written, from the notes that `graphmill.run.record` keeps."""
     heads = ["answers", *OF_ANSWERS.values(), "recall", "lists compared", "finished"]
     note = (
         "The recall is the share of the exact answers that were found, for a sample of ids, with two "

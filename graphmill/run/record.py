@@ -1,12 +1,19 @@
-"""run.json, and the rule that skips finished stages.
+"""run.json, and the rule that skips finished stages; notes of what commands have made of a run.
 
 A stage's output folders hold the marker `_SUCCESS` with a fingerprint: the settings that matter, and the
 inputs. run.json keeps it too, beside the figures. A stage is finished while both equal the present one.
+
+    results/{kind}-{digest of the folder's URI}.json    beside run.json: where a result is, and its figures
+
+A kind is the name of the command: predict, export, features. These are no stages, and do not lock the run. So
+each result has a file of its own.
 """
 
+import hashlib
 import json
 import logging
 import platform
+import re
 import sys
 import time
 import traceback
@@ -22,7 +29,7 @@ from graphmill import storage
 from graphmill.config import Config, place_now
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.display.readable import moment
-from graphmill.errors import ConfigError, FormatError, GraphMillError
+from graphmill.errors import ConfigError, FormatError, GraphMillError, StorageError
 from graphmill.run.fingerprints import differences
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim, is_abandoned
@@ -284,3 +291,25 @@ def _staleness(
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+RESULTS = "results"
+
+
+def note_result(record_uri: str, kind: str, to: str, figures: Mapping[str, Any]) -> None:
+    """Write the note of a result in the folder `to`; it replaces an earlier one of this folder."""
+    digest = hashlib.sha256(to.encode()).hexdigest()[:12]
+    uri = storage.join(storage.parent(record_uri), RESULTS, f"{kind}-{digest}.json")
+    content = {"to": to, "finished": datetime.now(UTC).isoformat(timespec="seconds"), **figures}
+    storage.write_json(uri, content, indent=1)
+
+
+def notes_of(run_uri: str, kind: str) -> list[dict[str, Any]]:
+    """Read the notes of a run, the oldest first; leaves out what is no note: a report never fails for it."""
+    notes = []
+    with suppress(StorageError):  # the folder is a file
+        for entry in storage.list_dir(storage.join(run_uri, RESULTS)):
+            if re.fullmatch(rf"{kind}-.+\.json", storage.name(entry.uri)):
+                with suppress(FormatError, StorageError):
+                    notes.append(storage.read_json(entry.uri))
+    return sorted(notes, key=lambda noted: (str(noted.get("finished")), str(noted.get("to"))))

@@ -23,9 +23,9 @@ from graphmill.display import terminal
 from graphmill.errors import ConfigError, NotFoundError
 from graphmill.run import lock
 from train import job
+from train.job import log_ignored_keys
 from train.pbg_api.schema import ConfigSchema, settings_of
 from train.run.claim import claim_checkpoint, end_training
-from train.run.ignored_keys import log_ignored_keys
 
 _POLL_S = 1.0
 _GRACE_S = 3.0  # programs that start servers and trainers see the trainers end first

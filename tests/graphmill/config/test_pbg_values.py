@@ -14,8 +14,8 @@ from graphmill.cli.main import command
 from graphmill.config import Config, PbgConfig
 from graphmill.errors import ConfigError
 from tests import DATA, REPOSITORY
+from train.job import REPLACED
 from train.pbg_api import ConfigFileLoader
-from train.run.ignored_keys import REPLACED
 
 KEYS = json.loads((DATA / "pbg_keys.json").read_text())
 SMALLEST = {

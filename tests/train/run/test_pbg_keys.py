@@ -23,7 +23,7 @@ from tests.train.graphs import (
     write_graph,
 )
 from train import job
-from train.run.ignored_keys import log_ignored_keys
+from train.job import log_ignored_keys
 
 
 def two_types(root, **more):

@@ -9,6 +9,7 @@ import h5py
 import numpy as np
 import pytest
 from distributed import Client
+from graphmill.run.results import notes_of
 from numpy.random import Generator
 
 from graphmill import report, storage
@@ -23,7 +24,6 @@ from graphmill.ask.scan import WIDTH
 from graphmill.errors import FormatError
 from graphmill.library.run import Run
 from graphmill.run import work
-from graphmill.run.results import notes_of
 from graphmill.vocab import Side
 from tests.commands import Command
 from tests.contents import contents
