@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphmill.formats.murmur import hash_strings
+from graphmill.formats.murmur import Hashes, hash_strings
 from graphmill.machine import native
 from graphmill.machine.native import address
 from graphmill.sorted_arrays import contains, distinct, ranges
@@ -39,7 +39,6 @@ library = native.loader(
 )
 
 Numbers = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint64]
 
 _SLACK_BYTES = 32  # copies of short strings include the bytes behind them
 _TAKE_ROWS = 1 << 15  # rows that pyarrow gathers at once: they fit in the processor's cache

@@ -15,16 +15,13 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
+from graphmill.checkpoints import Floats
 from graphmill.config.partitions import PartitionKey
 from train.edges.schedule import Schedule
 
 if TYPE_CHECKING:
     from train.step.step import Table
 
-Floats = npt.NDArray[np.float32]
 Entry = tuple[PartitionKey, int]  # a partition and its revision
 
 

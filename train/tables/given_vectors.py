@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,7 +24,7 @@ from graphmill.ask.ids import IdSearch
 from graphmill.ask.principal import Components, moments_of
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.id_join import Files
-from graphmill.checkpoints.id_maps import MOST_FILES
+from graphmill.checkpoints.id_maps import MOST_FILES, Numbers
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
@@ -53,8 +52,6 @@ MOST_LENGTH = 8192  # a matrix of L x L numbers of 8 bytes, and its factors, are
 WRITE_BYTES = 32 << 20
 
 log = logging.getLogger("graphmill")
-
-Numbers = npt.NDArray[np.int64]
 
 
 def inputs_of(config: Config) -> list[str]:
