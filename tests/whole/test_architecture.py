@@ -86,10 +86,10 @@ def test_no_string_names_code_of_ours() -> None:
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
     "etl": 10_205,
-    "train": 14_253,
+    "train": 14_240,
     "remap": 1_741,
-    "graphmill/ask": 10_513,
-    "graphmill": 39_835,
+    "graphmill/ask": 10_425,
+    "graphmill": 39_723,
     "bench": 2_998,
 }
 
