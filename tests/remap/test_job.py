@@ -179,6 +179,10 @@ DAMAGE: dict[str, tuple[Callable[[Config], Any], str]] = {
         lambda c: _write_globals(c, torch.ones(5)),
         r"model\.v2\.h5: global embedding of 'user': expected dimension 4",
     ),
+    "a global embedding that is not finite": (
+        lambda c: _write_globals(c, torch.tensor([1, 2, torch.inf, 4])),
+        r"global embedding of 'user': row 2: expected finite numbers, found inf",
+    ),
     "a global embedding that is one number": (
         lambda c: _write_globals(c, torch.tensor(1.0)),
         r"model\.v2\.h5: global embedding of 'user': expected dimension 4, found \(\)",

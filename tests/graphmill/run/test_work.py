@@ -11,7 +11,7 @@ from distributed import Client
 from graphmill import cluster, storage
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError, LockedError, StorageError
-from graphmill.run.lock import NO_CLAIM
+from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.work import Work, make_result
 from graphmill.storage import Checksums
 from tests.contents import contents
@@ -76,7 +76,14 @@ def is_noted(part: Path) -> bool:
     return (part.parent / f"_work/done/{number}.json").exists() or (part.parent / storage.MARKER).exists()
 
 
-def note(to: Path, word: str, asked: list[str], error: Exception | None = None, **layout: Any) -> None:
+def note(
+    to: Path,
+    word: str,
+    asked: list[str],
+    error: Exception | None = None,
+    claim: Claim = NO_CLAIM,
+    **layout: Any,
+) -> None:
     """Make a result by a step that notes the word, after which the work fails with the error, if any."""
 
     def make(work: Work) -> tuple[dict[str, Any], Checksums]:
@@ -85,7 +92,7 @@ def note(to: Path, word: str, asked: list[str], error: Exception | None = None, 
             raise error
         return {}, {}
 
-    make_result("toy", str(to), "_toy.json", {"toy": word}, make, NO_CLAIM, **layout)
+    make_result("toy", str(to), "_toy.json", {"toy": word}, make, claim, **layout)
 
 
 def test_errors(tmp_path: Path) -> None:
@@ -100,17 +107,21 @@ def test_errors(tmp_path: Path) -> None:
         note(to, "new", asked, LockedError("held"))
     assert {f"out/{name}": each for name, each in contents(to).items()} == before
     (left,) = tmp_path.glob(".out.tmp-*/_work/done/first.json")
+    with pytest.raises(LockedError, match="lost"):
+        note(to, "new", asked, claim=Claim({str(to / "lock"): str(to)}, "mine"))
+    assert {f"out/{name}": each for name, each in contents(to).items()} == before
     note(to, "new", asked)
     assert asked == ["old", "new", "new"], "not asked again"
     assert not left.exists()
 
 
-def test_the_work_of_another_request_is_not_gone_on_with(tmp_path: Path) -> None:
+def test_the_work_of_another_request_is_not_gone_on_with(tmp_path: Path, monkeypatch) -> None:
     asked: list[str] = []
-    for word, size in (("one", 1), ("one", 1), ("two", 1), ("two", 2)):
+    for word, size, version in [("one", 1, "1")] * 2 + [("two", 1, "1"), ("two", 2, "1"), ("two", 2, "2")]:
+        monkeypatch.setattr(f"{make_result.__module__}.__version__", version)
         with pytest.raises(LockedError):
             note(tmp_path / "out", word, asked, LockedError("held"), size=size)
-    assert asked == ["one", "two", "two"]
+    assert asked == ["one", "two", "two", "two"]
 
 
 @pytest.mark.parametrize("written", ["foreign", "_work/x"])

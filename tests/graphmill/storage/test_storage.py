@@ -11,6 +11,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -356,6 +357,17 @@ def test_hdf5_that_is_cut_short_or_something_else_is_refused(root: str) -> None:
             pass
     with pytest.raises(NotFoundError), storage.open_hdf5(storage.join(root, "none.h5")):
         pass
+
+
+def test_of_many_writers_one_wins_where_there_are_no_hard_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for reason in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+        refused = OSError(reason, os.strerror(reason))
+        monkeypatch.setattr(Path, "hardlink_to", Mock(side_effect=refused))
+        made = [atomic.create_text(str(tmp_path / str(reason)), text) for text in ("first", "second")]
+        assert (made, (tmp_path / str(reason)).read_text()) == ([True, False], "first")
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 # ---- services

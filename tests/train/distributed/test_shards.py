@@ -212,6 +212,8 @@ def test_a_shard_moves_with_all_that_was_pushed(servers, monkeypatch):
     shards.call(former, "hold", 1, (0, 1), None, True)
     shards.call(former, "place", [source])
     shards.call(former, "push", 1, [city(range(1, 9), 2.0)], None, 0)
+    missed = city([9], 3.0)._replace(base=np.full(1, 4, np.float32))  # counts for nothing, and is told
+    shards.call(former, "push", 1, [missed], None, 0)
     shards.call(former, "hand_over", 1)
     shards.call(former, "place", [None])
     with pytest.raises(ShardLostError):
@@ -220,8 +222,8 @@ def test_a_shard_moves_with_all_that_was_pushed(servers, monkeypatch):
     for each in (former, new):
         shards.call(each, "place", [target])
     assert read(new, 2, range(10)) == ([0.0, *[2.0] * 8, 0.0], [0.0, *[1.0] * 8, 0.0])
-    assert changed(new, 2, 0)[1] == list(range(1, 9))
-    assert changed(new, 2, 0, [1])[1] == []
+    assert changed(new, 2, 0)[1] == list(range(1, 10))
+    assert changed(new, 2, 0, [1, 3])[1] == [9]
     with pytest.raises(ShardLostError):
         read(former, 1, [3])
 

@@ -273,6 +273,7 @@ class TestRelations:
             (["b", "m", "z"], 4, ["a", "b", "m", "z"], None, r"relation 0 was 'b', and is 'a' in .*previous"),
             (None, 2, None, None, r"3 relations, more than the 2 of .*dynamic_rel_count\.txt"),
             (["a", "b", "c"], 4, None, None, NO_NAMES),
+            (["a", "b", "c"], 4, ["a", "b", "c"], None, NO_NAMES),  # of an earlier day
             (None, 4, ["a", "b", "c", "d"], None, NO_NAMES),
             (["a", "b", "c"], 4, ["a", "b", "c", "d"], "checkpoint/config.json", NO_NAMES),
             (["a", "b", "c"], 4, ["a", "b", "c", "d"], "entities", NO_NAMES),
