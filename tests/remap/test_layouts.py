@@ -19,6 +19,7 @@ from graphmill import config as configuration
 from graphmill import convert
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError
+from graphmill.formats.parquet import bounds
 from remap import job, tables
 from tests.contents import contents
 from tests.remap import graph
@@ -70,6 +71,9 @@ def test_csv_is_counted_whatever_its_bytes_are(tmp_path: Path, monkeypatch: pyte
     schema = pa.schema([("nid", pa.string()), ("pred", pa.float32())])
     with tables.open_table(uri, schema, options) as table:
         table.append([pa.array(ids), scores])
+    with tables.open_table(f"{uri}.small", schema, options) as table:
+        table.append([pa.array([""]), np.float32([0.1])])
+    assert Path(f"{uri}.small").read_text() == 'nid,pred\n"",0.10000000149011612\n'  # as a double
     for _ in range(50):  # pyarrow reads ahead: two readers of one stream disagreed one time in ten
         assert tables.count_rows(uri, options) == 1003
     (tmp_path / "latin.csv").write_bytes("nid,pred\nMünchen,1\nKöln,2\n".encode("latin-1"))
@@ -80,7 +84,7 @@ def test_csv_is_counted_whatever_its_bytes_are(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_some_ids_alone(near_client: Client, output: str, tmp_path: Path) -> None:
+def test_some_ids_alone(near_client: Client, output: str, tmp_path: Path, monkeypatch) -> None:
     """Workers of a running cluster outlive a run: each run has the ids that are there."""
     wanted = [graph.raw_id("user", 2, 5), graph.raw_id("item", 0, 1), "nobody", graph.raw_id("user", 0, 0)]
     for name, columns in (("ids", {"who": wanted}), ("named", {"name": ["x"] * 4, "id": wanted})):
@@ -91,10 +95,10 @@ def test_some_ids_alone(near_client: Client, output: str, tmp_path: Path) -> Non
 
     def run(name: str) -> Any:
         config = graph.configured(output, ids_path=str(tmp_path / name), batch_rows=2)
-        assert job.fingerprint(config) != job.fingerprint(graph.configured(output))
+        assert config.remap.ids_path in job.input_uris(config)
         return job.run(config, near_client)["num_rows"]
 
-    assert [run(name) for name in ("other.csv", "named.parquet", "lines.txt", "ids.parquet")] == [1, 3, 3, 3]
+    assert [run(name) for name in ("named.parquet", "lines.txt", "ids.parquet", "other.csv")] == [3, 3, 3, 1]
     (tmp_path / "other.csv").write_text("\n".join(wanted[:2]))
     assert [run("other.csv"), run("ids.parquet")] == [2, 3]
     expected = {key: row for key, row in graph.expected_rows().items() if key[1] in wanted}
@@ -102,6 +106,9 @@ def test_some_ids_alone(near_client: Client, output: str, tmp_path: Path) -> Non
         run("none.txt")
     with pytest.raises(FormatError, match="expected a column of strings"):
         run("numbers.parquet")
+    monkeypatch.setattr(bounds, "_WHOLE_BYTES", 1)
+    with pytest.raises(FormatError, match="share strings that are too long"):
+        run("named.parquet")
     assert graph.read_rows(graph.configured(output).embedding_path) == expected  # the old tables stay
 
 

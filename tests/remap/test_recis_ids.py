@@ -12,6 +12,7 @@ import pytest
 from graphmill.checkpoints.recis import HashTable, Saver, slice_of
 from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import ConfigError
+from remap import job
 from remap.sources import check_maps, load_settings
 from tests.remap.graph import read_rows
 from tests.remap.saved import Cli, Refused
@@ -68,8 +69,9 @@ def test_without_a_map_the_error_says_what_to_do(tmp_path: Path, refused: Refuse
 
 def test_maps_are_for_recis_and_for_all_types(tmp_path: Path) -> None:
     checkpoint = _run(tmp_path)
-    given = {"checkpoint_path": checkpoint, "id_maps": ("user=int64", "item=int64")}
+    given = {"checkpoint_path": checkpoint, "id_maps": (f"user={_map(tmp_path)}", "item=int64")}
     config = load_settings(None, [], given)
+    assert job.input_uris(config) == [checkpoint, _map(tmp_path)]
     check_maps(config, config.remap)
     fewer = RemapConfig(id_maps={"user": "int64"})
     with pytest.raises(ConfigError, match="there is no map of 'item'"):

@@ -40,7 +40,7 @@ HOSTILE = (
     '"id":"p1001"',
 )
 SIDE = {"num_edges": 10, "mrr": 0.2, "hits@10": 0.4, "mrr_most_popular": 0.05, "mrr_random": 0.01}
-SIDES = dict.fromkeys(("lhs", "rhs"), SIDE)
+SIDES = {"lhs": SIDE, "rhs": SIDE | {"num_edges": 30, "mrr": 0.4}}
 
 
 def record() -> dict[str, Any]:
@@ -306,6 +306,8 @@ def test_the_comparison_shows_metrics_and_different_settings(tmp_path: Path) -> 
     assert best == {"mrr": "two", "mean_rank": "one"}  # a small rank is a good one; what is equal has no best
     assert [list(row) for row in tables["Settings"].rows] == [["dimension", "8", "16"]]
     assert "Versions" not in tables
+    (chart,) = (block for block in blocks if isinstance(block, Chart) and block.name == "degrees")
+    assert to_json(chart.plot, "chart").count('["0.35","0.35"]') == 2  # the mean of both sides' edges
 
 
 def test_runs_that_ranked_other_edges_hardly_compare(tmp_path: Path) -> None:
@@ -315,7 +317,8 @@ def test_runs_that_ranked_other_edges_hardly_compare(tmp_path: Path) -> None:
     one, two = two_runs(tmp_path)
     assert not warnings(one, two)
     evaluated = two.stages["evaluate"]
-    for changes in ({"split": "valid"}, {"filtered": False}, {"metrics": {"num_edges": 5}}):
+    others = {"split": "valid"}, {"filtered": False}, {"itself": "left out"}, {"metrics": {"num_edges": 5}}
+    for changes in others:
         two.record["stages"]["evaluate"] = evaluated | changes
         assert warnings(one, two) == ["The runs ranked other edges, or in another way; compare with care."]
     two.record["stages"]["evaluate"] = {}

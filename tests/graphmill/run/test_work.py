@@ -76,14 +76,7 @@ def is_noted(part: Path) -> bool:
     return (part.parent / f"_work/done/{number}.json").exists() or (part.parent / storage.MARKER).exists()
 
 
-def note(
-    to: Path,
-    word: str,
-    asked: list[str],
-    error: Exception | None = None,
-    claim: Claim = NO_CLAIM,
-    **layout: Any,
-) -> None:
+def note(to: Path, word: str, asked: list[str], error=None, claim: Claim = NO_CLAIM, **layout: Any) -> None:
     """Make a result by a step that notes the word, after which the work fails with the error, if any."""
 
     def make(work: Work) -> tuple[dict[str, Any], Checksums]:

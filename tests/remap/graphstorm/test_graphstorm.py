@@ -158,6 +158,12 @@ def test_other_folders_of_types_among_the_embeddings(tree: Tree, cli: Cli) -> No
         assert tree.tables() == [f"emb/out/user/{name}.parquet" for name in tables]
 
 
+def test_places_beyond_32_bits_and_texts_of_a_slice() -> None:
+    assert id_map.MapPlan("user", "", False, 1 << 32, ()).place_dtype == np.uint64
+    chars, ends = id_map._split(pa.array(["a", "bc", "", "d"])[1:])
+    assert (chars.tobytes(), ends.tolist()) == (b"bcd", [0, 2, 2, 3])
+
+
 def test_csv(tree: Tree, cli: Cli) -> None:
     odd = ["plain", 'quo"te', "com,ma", "new\nline", "", " space"]
     tree.write_map_file("user", 0, odd, range(6))
