@@ -29,13 +29,11 @@ BY_MRR = {
     0.1: "Bad: with an MRR of 0.1, the most popular candidates (0.1) do better.",
     0.011: "Bad: the MRR of 0.011 is that of chance (0.01).",
 }
+ABOUT = "Fair: on the edges that neighbors rank, the MRR of {} is about theirs (0.1), without training."
 BY_MRR_OF_VECTORS = {  # the first is less than half above the most popular, but learned
     0.12: "Good: the MRR of 0.13 is 1.2 times that of neighbors, 1.3 times that of the most popular, and "
     "13 times that of chance.",
-    **{
-        own: f"Fair: on the edges that neighbors rank, the MRR of {own} is about theirs (0.1), without training."
-        for own in (0.101, 0.099)
-    },
+    **{own: ABOUT.format(own) for own in (0.101, 0.099)},
     0.09: "Bad: on the edges that neighbors rank, the MRR of 0.09 is below theirs (0.1), without training.",
 }
 

@@ -196,8 +196,9 @@ def test_vectors_of_fixed_size_and_compression(tree: Tree, cli: Cli) -> None:
 
 
 def test_tables_of_an_earlier_job_are_replaced(tree: Tree, cli: Cli) -> None:
-    tree.write_users([8])
-    assert cli(*tree.arguments("--output-chunk-size", 2)) == 0
+    for output_format in ("csv", "parquet"):
+        tree.write_users([8])
+        assert cli(*tree.arguments("--output-chunk-size", 2, "--output-format", output_format)) == 0
     expected = tree.write_embeddings("user", [8])
     assert cli(*tree.arguments("--output-chunk-size", 5)) == 0
     assert tree.tables() == [f"emb/user/embed-00000_0000{n}.parquet" for n in range(2)]
