@@ -102,7 +102,7 @@ def test_a_task_with_bad_input_is_not_run_again_and_one_that_storage_fails_for_g
 ) -> None:
     monkeypatch.setattr(tasks, "RETRY_DELAYS_S", (0.0, 0.0))
     of_input = (errors.FormatError, errors.RawTableError, errors.ConfigError, errors.NotFoundError)
-    for error in (*of_input, errors.StorageError):
+    for error in (*of_input, errors.DiskFullError, errors.StorageError):
         message = f"attempt {3 if error is errors.StorageError else 1} of 9 failed"
         with pytest.raises(error, match=message):
             arguments = (str(tmp_path / error.__name__), 9, error)
