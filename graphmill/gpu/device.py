@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from graphmill.errors import ConfigError
-from graphmill.gpu import reference
 
 
 def device_of(num_gpus: int) -> torch.device:
@@ -18,10 +17,8 @@ def device_of(num_gpus: int) -> torch.device:
     return torch.device("cuda", 0)
 
 
-def kernels_of(device: torch.device) -> ModuleType:
-    """Choose the kernels on a GPU, and their reference elsewhere."""
-    if device.type != "cuda":
-        return reference
+def load_kernels() -> ModuleType:
+    """The kernels, for a GPU."""
     from graphmill.gpu import kernels  # Triton comes with torch's builds for CUDA
 
     return kernels

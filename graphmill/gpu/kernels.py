@@ -1,7 +1,9 @@
-"""Kernels that score, in Triton: each computes what the function of its name in `reference` defines.
+"""Kernels that score, in Triton. A score is a dot product.
 
 Products multiply on matrix units, in three parts of tf32 that add up to nearly the precision of float32. A
 score depends on the two vectors alone, not on the tile that it is computed in: copies tie, to the last bit.
+
+Shapes: Q queries, N rows of a table, D dimension, P pairs, B candidates of a tile (TILE), T tiles of a table.
 """
 
 import torch
@@ -9,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphmill.gpu.reference import TILE
+from graphmill.gpu import TILE
 
 SPAN = 16  # tiles of candidates per program, at most
 WARPS = 8
@@ -119,7 +121,7 @@ def _tiles(
 
 
 def count_above(query_QD: Tensor, table_ND: Tensor, score_Q: Tensor) -> tuple[Tensor, Tensor]:
-    """See reference.count_above."""
+    """Count the rows that score higher than `score_Q`, and those that equal it: int64 [Q], [Q]."""
     num_queries, num_rows = len(query_QD), len(table_ND)
     greater_Q, equal_Q = (
         torch.zeros(num_queries, dtype=torch.int32, device=query_QD.device) for _ in range(2)
@@ -131,7 +133,7 @@ def count_above(query_QD: Tensor, table_ND: Tensor, score_Q: Tensor) -> tuple[Te
 
 
 def pair_scores(query_QD: Tensor, table_ND: Tensor, query_P: Tensor, row_P: Tensor) -> Tensor:
-    """See reference.pair_scores."""
+    """Score pairs of a query and a row, as `count_above` scores them: [P]."""
     score_P = torch.empty(len(query_P), device=query_QD.device)
     if len(query_P):
         grid = (triton.cdiv(len(query_P), TILE),)
@@ -140,7 +142,7 @@ def pair_scores(query_QD: Tensor, table_ND: Tensor, query_P: Tensor, row_P: Tens
 
 
 def tile_maxima(query_QD: Tensor, table_ND: Tensor) -> Tensor:
-    """See reference.tile_maxima."""
+    """The highest score of each query in each tile of consecutive rows: [Q, T]."""
     num_queries, num_rows = len(query_QD), len(table_ND)
     maxima_QT = torch.empty(num_queries, triton.cdiv(num_rows, TILE), device=query_QD.device)
     if maxima_QT.numel():
@@ -150,7 +152,7 @@ def tile_maxima(query_QD: Tensor, table_ND: Tensor) -> Tensor:
 
 
 def tile_scores(query_QD: Tensor, table_ND: Tensor, query_P: Tensor, tile_P: Tensor) -> Tensor:
-    """See reference.tile_scores."""
+    """Score all rows of a tile for pairs of a query and a tile, -inf where there is no row: [P, B]."""
     score_PB = torch.empty(len(query_P), TILE, device=query_QD.device)
     if len(query_P):
         arguments = query_QD, table_ND, query_P, tile_P, score_PB, len(table_ND)

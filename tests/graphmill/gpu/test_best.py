@@ -1,15 +1,27 @@
 """The best candidates equal those of a stable sort of all scores: ties, pairs left out, any slices."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphmill import gpu
+from graphmill.gpu import TILE
 from graphmill.gpu.best import BestOnDevice, highest
-from graphmill.gpu.reference import TILE
+from tests.graphmill.gpu import reference
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_kernels_without_a_gpu() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        if DEVICE == "cpu":
+            patch.setattr(gpu, "kernels", reference, raising=False)
+        yield
 
 
 @settings(max_examples=60)
