@@ -88,8 +88,8 @@ LINES = {
     "etl": 10_205,
     "train": 14_240,
     "remap": 1_741,
-    "graphmill/ask": 10_425,
-    "graphmill": 39_723,
+    "graphmill/ask": 10_423,
+    "graphmill": 39_681,
     "bench": 2_998,
 }
 
