@@ -5,6 +5,7 @@ Source: https://orc.apache.org/specification/ORCv1/
 """
 
 from collections.abc import Iterator
+from io import BytesIO
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from etl.tables.formats.base import OF_TEXT, FileRange, Head, OnBadLine, TableFo
 from graphmill import storage
 from graphmill.config.sections.etl import FilesConfig
 from graphmill.errors import RawTableError
+from graphmill.formats.parquet.thrift import read_varint
 from graphmill.formats.raw_tables import reading
 
 _OF_TRANSACTIONS = ["operation", "originalTransaction", "bucket", "rowId", "currentTransaction", "row"]
@@ -69,32 +71,17 @@ def _padded(tail: bytes) -> Any:
 
 
 def _varints(content: bytes) -> Iterator[int]:
-    value = shift = 0
-    for byte in content:
-        value |= (byte & 127) << shift
-        shift += 7
-        if byte < 128:
-            yield value
-            value = shift = 0
+    stream = BytesIO(content)
+    while stream.tell() < len(content):
+        yield read_varint(stream)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    at = 0
-
-    def varint() -> int:
-        nonlocal at
-        start = at
-        while message[at] > 127:
-            at += 1
-        at += 1
-        return next(_varints(message[start:at]))
-
-    while at < len(message):
-        key = varint()
-        value: Any = varint()
-        if key & 7 == 2:
-            at, value = at + value, message[at : at + value]
-        yield key >> 3, value
+    """Yield numbers and values of a message of protobuf."""
+    stream = BytesIO(message)
+    while stream.tell() < len(message):
+        key, value = read_varint(stream), read_varint(stream)
+        yield key >> 3, stream.read(value) if key & 7 == 2 else value
 
 
 def _stripped(values: pa.Array, padded: Any) -> pa.Array:

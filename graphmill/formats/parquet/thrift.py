@@ -95,17 +95,18 @@ def _read_value(stream: BinaryIO, kind: ThriftKind) -> Any:
         case ThriftKind.DOUBLE:
             return stream.read(8)
         case ThriftKind.BINARY:
-            return stream.read(_read_varint(stream))
+            return stream.read(read_varint(stream))
         case ThriftKind.LIST:
             head = stream.read(1)[0]
             size, element = head >> 4, ThriftKind(head & 0xF)
-            size = _read_varint(stream) if size == _LONG else size
+            size = read_varint(stream) if size == _LONG else size
             return element, [_read_value(stream, element) for _ in range(size)]
         case ThriftKind.STRUCT:
             return read(stream)
 
 
-def _read_varint(stream: BinaryIO) -> int:
+def read_varint(stream: BinaryIO) -> int:
+    """Read a number that `varint` wrote."""
     number = shift = 0
     while (byte := stream.read(1)[0]) > 0x7F:
         number |= (byte & 0x7F) << shift
@@ -114,5 +115,5 @@ def _read_varint(stream: BinaryIO) -> int:
 
 
 def _read_zigzag(stream: BinaryIO) -> int:
-    number = _read_varint(stream)
+    number = read_varint(stream)
     return number >> 1 ^ -(number & 1)
