@@ -184,7 +184,11 @@ def _quantiles(counts_B: Numbers) -> dict[str, Any]:
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
-    """Return the reason why there is nothing to compare, or ""; the folders `coming` are written later."""
+    """Return the reason why there is nothing to compare, or ""; the folders `coming` are written later.
+
+    Raises:
+        ConfigError: remap writes embeddings that cannot be compared.
+    """
     settings = config.remap
     if not settings.is_standard or settings.id_maps:
         raise ConfigError(
@@ -201,7 +205,13 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 
 
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-    """Compare the vectors of all ids that both runs have; return figures by type, or raise a DriftError."""
+    """Compare the vectors of all ids that both runs have; return figures by type.
+
+    Raises:
+        DriftError: the ids of a type have moved farther than drift.max_p10.
+        BadInputError: the vectors of a type have another length than in the run before.
+        FormatError: embeddings or edges are damaged.
+    """
     settings = config.section(DriftConfig)
     now, before = places = config.embedding_path, _before(config) or ""
     all_parts = {name: (parts_of(now, name), parts_of(before, name)) for name in config.entities}

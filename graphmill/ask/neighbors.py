@@ -213,6 +213,11 @@ def along_relation(
     """Find the `k` entities at the other end of a relation with the best scores for an id; and their type.
 
     The id itself is among them only `with_itself`, or where a training edge of the relation is a loop.
+
+    Raises:
+        ConfigError: there is no such relation, or its training has not ended.
+        NotFoundError: the type at this end has no such id, or there is no checkpoint.
+        FormatError: the vectors of `folder`, the ids or the parameters are not of one model.
     """
     trained = TrainedRun(config, *find_model(config, config.remap.checkpoint_version, folder))
     relation = relation_of(trained, read_parameters(trained), number_of(trained, name))

@@ -88,8 +88,8 @@ LINES = {
     "etl": 10_192,
     "train": 14_240,
     "remap": 1_741,
-    "graphmill/ask": 10_423,
-    "graphmill": 39_682,
+    "graphmill/ask": 10_493,
+    "graphmill": 39_752,
     "bench": 2_998,
 }
 

@@ -62,7 +62,13 @@ log = logging.getLogger("graphmill")
 def evaluate(
     config: Config, execution: Execution | None = None, *, with_baselines: bool = False
 ) -> dict[str, Any]:
-    """Evaluate, by default in this process; `with_baselines` adds what simple rankings would give."""
+    """Evaluate, by default in this process; `with_baselines` adds what simple rankings would give.
+
+    Raises:
+        NotFoundError: there is no checkpoint.
+        ConfigError: the split does not exist, or the checkpoint belongs to another model.
+        FormatError: a file is damaged, or two files do not fit each other.
+    """
     started = time.monotonic()
     settings, execution = config.evaluate, execution or Execution()
     check_same_model(config)

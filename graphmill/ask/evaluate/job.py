@@ -113,7 +113,12 @@ def evaluate_all(
 
 
 def check(config: Config, coming: Collection[str] = ()) -> str:
-    """Return the reason why there is nothing to evaluate, or ""; the folders `coming` are written later."""
+    """Return the reason why there is nothing to evaluate, or ""; the folders `coming` are written later.
+
+    Raises:
+        ConfigError: the configuration names a split, or a folder of known edges, that does not exist, or the
+            checkpoint belongs to another model.
+    """
     settings = config.evaluate
     if not settings.enabled:
         return "evaluate.enabled is false"

@@ -93,7 +93,13 @@ FORMATS = {
 
 
 def check(config: Config, options: ExportOptions, to: str) -> None:
-    """Refuse wrong options before anything is started or written."""
+    """Refuse wrong options before anything is started or written.
+
+    Raises:
+        ConfigError: there is no such type, the format cannot hold the precision, or the folder holds others'
+            files.
+        NotFoundError: there is no checkpoint, or no raw ids.
+    """
     kind = FORMATS[options.format]
     written = [name for every in FORMATS.values() for name in (every.names, *every.others)]
     check_result_folder(to, RECORD, "|".join([*written, *fitting.CODEC_FILES, model.MODEL, RELATIONS]))
@@ -135,7 +141,12 @@ def _is_measured(options: ExportOptions) -> bool:
 def run(
     config: Config, options: ExportOptions, to: str, client: Client, claim: Claim = NO_CLAIM
 ) -> dict[str, Any]:
-    """Write the export, or go on with one that was stopped; return the figures of `_export.json`."""
+    """Write the export, or go on with one that was stopped; return the figures, which `_export.json` has too.
+
+    Raises:
+        ConfigError: an id does not suit the format.
+        FormatError: checkpoint or raw ids are damaged or do not fit each other, or a number is too large.
+    """
     trained = TrainedRun.chosen(config)
     made_from = _made_from(trained, options)
     if storage.read_marker(to) == made_from:

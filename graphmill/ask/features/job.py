@@ -65,7 +65,12 @@ class TableToRead:
 
 
 def check(config: Config, request: FeaturesOptions, to: str) -> TrainedRun:
-    """Refuse wrong options before anything is started or written."""
+    """Refuse wrong options before anything is started or written.
+
+    Raises:
+        ConfigError: there is no such type, it is featurized, or the folder holds other files.
+        NotFoundError: there is no checkpoint, no raw ids, or no such file.
+    """
     check_result_folder(to, RECORD)
     for name in dict.fromkeys(request.columns.values()):
         if name not in config.entities:
@@ -93,7 +98,13 @@ def run(
     claim: Claim = NO_CLAIM,
     fold_ids_in: FoldIn | None = None,
 ) -> dict[str, Any]:
-    """Write the table with its new columns; return the figures, which `_features.json` has too."""
+    """Write the table with its new columns; return the figures, which `_features.json` has too.
+
+    Raises:
+        RawTableError: the table cannot be read.
+        ConfigError: the table lacks a column or has one of a new name, or the run knows none of its ids.
+        FormatError: checkpoint or raw ids are damaged or do not fit each other.
+    """
     began_s = time.monotonic()
     trained = check(config, request, to)
     names = table.schema.names

@@ -57,7 +57,12 @@ class Request:
 
 
 def check(config: Config, request: Request, to: str) -> TrainedRun:
-    """Refuse wrong options before anything is started or written."""
+    """Refuse wrong options before anything is started or written.
+
+    Raises:
+        ConfigError: all types are featurized, or the folder holds other files.
+        NotFoundError: there is no checkpoint, or no raw ids.
+    """
     check_result_folder(to, RECORD)
     solvable_types(config)
     return TrainedRun.with_ids(config, config.remap.checkpoint_version)
@@ -66,7 +71,13 @@ def check(config: Config, request: Request, to: str) -> TrainedRun:
 def run(
     config: Config, request: Request, read: ReadTables, to: str, client: Client, claim: Claim = NO_CLAIM
 ) -> dict[str, Any]:
-    """Write the vectors; return the figures, which `_fold_in.json` has too."""
+    """Write the vectors; return the figures, which `_fold_in.json` has too.
+
+    Raises:
+        RawTableError: a table cannot be read, or names a relation that the run does not have.
+        NothingNewError: no id of the tables is new.
+        FormatError: checkpoint, raw ids or edges are damaged or do not fit each other.
+    """
     began_s = time.monotonic()
     trained = check(config, request, to)
     if ignores_regularizer(config):

@@ -62,7 +62,13 @@ log = logging.getLogger("graphmill")
 
 
 def check(config: Config, question: PredictOptions, to: str) -> None:
-    """Refuse wrong options before anything is started or written."""
+    """Refuse wrong options before anything is started or written.
+
+    Raises:
+        ConfigError: there is no such relation, a type is featurized, or the folder holds other files.
+        NotFoundError: there is no checkpoint, no raw ids, no such file, or no calibration.
+        FormatError: the calibration is damaged, or of another checkpoint.
+    """
     check_result_folder(to, RECORD)
     trained = TrainedRun.chosen(config)
     names = trained.relation_names
@@ -100,7 +106,12 @@ def check(config: Config, question: PredictOptions, to: str) -> None:
 def run(
     config: Config, question: PredictOptions, to: str, client: Client, claim: Claim = NO_CLAIM
 ) -> dict[str, Any]:
-    """Write the answers; return the figures, which `_predict.json` has too."""
+    """Write the answers; return the figures, which `_predict.json` has too.
+
+    Raises:
+        ConfigError: the memory does not suffice, or no id is known.
+        FormatError: checkpoint, raw ids, edges or the given file are damaged or do not fit each other.
+    """
     trained = TrainedRun.chosen(config)
     tables = read_tables(trained, _types(config, question), client)
     uris = [config.entity_path, config.checkpoint_path, *filter(None, (question.ids, question.pairs))]
