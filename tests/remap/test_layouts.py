@@ -106,7 +106,7 @@ def test_some_ids_alone(near_client: Client, output: str, tmp_path: Path, monkey
         run("none.txt")
     with pytest.raises(FormatError, match="expected a column of strings"):
         run("numbers.parquet")
-    monkeypatch.setattr(bounds, "_WHOLE_BYTES", 1)
+    monkeypatch.setattr(bounds, "WHOLE_BYTES", 1)
     with pytest.raises(FormatError, match="share strings that are too long"):
         run("named.parquet")
     assert graph.read_rows(graph.configured(output).embedding_path) == expected  # the old tables stay

@@ -28,7 +28,7 @@ _SMALL_BYTES = 4 << 20  # the largest page, 2 GiB, is not far more than a larger
 _PAGE_BYTES = 128 << 20
 _LIST_VALUES = 1 << 24
 _BUFFER_BYTES = 1 << 16
-_WHOLE_BYTES = 1 << 30
+WHOLE_BYTES = 1 << 30
 _FEW_VALUES = 4096
 _MOST_ROWS, _ROWS_A_BYTE = 1 << 24, 4096  # numbers that count up take a thousandth of a byte
 _USUAL_RATIO = 16
@@ -84,7 +84,7 @@ def check_whole(parquet: pq.ParquetFile, uri: str) -> None:
     """Refuse a file whose rows share strings that are too long to read the whole file."""
     check_rows(parquet, uri)
     num_rows, columns = parquet.metadata.num_rows, parquet.schema_arrow.names
-    if num_rows and batch_rows(parquet, uri, columns, num_rows, most_bytes=_WHOLE_BYTES) < num_rows:
+    if num_rows and batch_rows(parquet, uri, columns, num_rows, most_bytes=WHOLE_BYTES) < num_rows:
         raise FormatError(f"{uri}: its {num_rows} rows share strings that are too long to read them at once")
 
 
