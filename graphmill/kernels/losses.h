@@ -28,7 +28,7 @@ struct Positives {  // of a panel; lanes from `count` on hold none, and have wei
 };
 
 struct Negatives {
-    int count, logistic_share;  // the mean of logistic's losses is over so many
+    int count;
     const Int* row;
     const Real* square;  // of the lengths: for distances
     Real* pull;          // (+=) as that of the positives
@@ -157,7 +157,7 @@ inline void ranking(Real* panel, Positives& positives, const Negatives& negative
 template <Comparator COMPARATOR>
 inline void logistic(Real* panel, Positives& positives, const Negatives& negatives) {
     constexpr int LOG_EVERY = 64;  // the product of so many numbers in [1, 2] is finite
-    const Real share = Real(1) / (negatives.logistic_share > 1 ? negatives.logistic_share : 1);
+    const Real share = Real(1) / (negatives.count > 1 ? negatives.count : 1);
     double loss = 0;
     Pulls<COMPARATOR> pulls;
     Pair product = {{fill(1), fill(1)}}, linear = {};

@@ -60,7 +60,7 @@ class EdgeStep : Vectors {
                 squares[m] = dot(columns_, to.vectors + m * stride_, to.vectors + m * stride_);
                 sums[m] = 0;
             }
-        of_loss_[side] = {int(count), int(count), to.ids.at(), squares, sums};
+        of_loss_[side] = {int(count), to.ids.at(), squares, sums};
         begin_products(count, side);
     }
 

@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.random import Generator
 
+from etl.survey import outlook
 from etl.survey.dialect import dialect_of
 from etl.survey.outlook import estimate, estimate_distinct
 from etl.tables.check_rows import Rules
@@ -158,6 +159,7 @@ def test_folders_that_name_relations_or_an_end(tmp_path: Path, rng: Generator) -
         rows = [(a, ("gene", "drug")[a % 2], b, "gene") for a, b in rng.integers(0, 30, (300, 2)).tolist()]
         write(folder / "a.csv", ["x_id", "x_type", "y_id", "y_type"], rows)
         edges += [(str(a), kind, relation, str(b)) for a, kind, b, _ in rows]
+    (tmp_path / "graph/relation=binds/0.csv").touch()  # of a writer that had no rows
     check(tmp_path / "graph", [(a, f"{kind}-{relation}-gene", b) for a, kind, relation, b in edges])
     ends = ("--lhs", "x_id", "--rhs", "relation")
     check(tmp_path / "graph", [(a, "graph", relation) for a, _, relation, _ in edges], *ends)
@@ -334,6 +336,17 @@ FORMS = [
     Form("numbered.csv", "{n},{a},{b}", head=",0,1\n"),
     Form("weights.txt", "{a} {b} {r}", said="column 2: weights; if it has relations: --relation 2"),
     Form("weights.txt", "{a} {b} {r}", "{a} {r} {b}", options="--relation 2"),
+    Form("staff.csv", "1{n:03},1{b:03}", "1{n:03} staff 1{b:03}", "id,manager_id\n"),
+    Form("visits.csv", "s1,u{a},i{b}", "u{a} visits i{b}", "site_id,user_id,item_id\n"),
+    Form("genes.csv", "x{b},{a},{b}", "{a} genes {b}", "sample,gene1,gene2\n"),
+    Form("ref.csv", "x{n},y{n}", "x{n} ref y{n}", "foo,bar\n"),
+    Form("g.csv", "a{a},b{b}", "a{a} g b{b}", "#source,target\n", "#source -> target"),
+    Form("vec.csv", "a{a};[{r},2,3,4];b{b}", "a{a} vec b{b}"),
+    Form("codes.csv", "a{a} b{b}", "a{a} codes b{b}"),
+    Form(
+        *("typed.csv", "{r},{A},L{b},{r},{B}", "{r} L{b} {r}", "x_id,x_type,relation,y_id,y_type\n"),
+        "x_type, y_type: types of ids, too many to write down",
+    ),
     Form("flights.csv", _FLIGHT, "{A} flights {B}", _FLIGHTS, "origin -> dest, one relation: sure"),
     Form("f.csv", _FLIGHT, "N{b}UA U{r} {A}", _FLIGHTS, "", "--lhs tailnum --rhs 11 --relation carrier"),
 ]
@@ -502,6 +515,7 @@ def test_the_estimate_of_distinct_values(rng: Generator, scale: int) -> None:
     assert exact / scale**0.5 * 0.9 <= estimate_distinct(sample, scale) <= exact * scale**0.5 * 1.1
     if scale == 1:
         assert estimate_distinct(sample, scale) == exact
+    assert estimate_distinct(Counter("aab"), 4) == 3
 
 
 USERS, ITEMS, DAYS = np.random.default_rng(1).integers(0, [[90], [70], [3]], (3, 6000)).tolist()
@@ -547,9 +561,13 @@ def test_tables_as_sites_keep_them(tmp_path: Path, write_shop: Callable[[Path], 
     assert with_filter.get("filters") == filters
 
 
-def test_an_estimate_of_columns_in_structs_and_folders(tmp_path: Path) -> None:
-    write_parquet(tmp_path / "kind=a/t.parquet", e=[{"user": "u1"}, {"user": "u2"}])
+def test_an_estimate_of_columns_in_structs_and_folders(tmp_path: Path, monkeypatch) -> None:
+    """Of the first files, for all."""
+    monkeypatch.setattr(outlook, "_MAX_HEADS", 1)
+    for folder in ("kind=a/1", "kind=a/2", "kind=a/3", "kind=a/4"):
+        write_parquet(tmp_path / f"{folder}.parquet", e=[{"user": "u1"}, {"user": "u2"}])
     shape: Any = {"entities": {"user": 1, "kind": 1}, "relations": [("to", "user", "kind")]}
     settings = config_of("/nowhere", [{"path": tmp_path, "lhs": "e.user", "rhs": "kind"}], **shape)
     rows = estimate(settings).rows
-    assert (rows["entities, user"], rows["entities, kind"]) == ("about 2", "about 1")
+    assert rows[f"table {tmp_path}"].startswith("about 8 rows")
+    assert (rows["entities, user"], rows["entities, kind"]) == ("about 4", "about 1")

@@ -258,6 +258,10 @@ def test_time_is_used():
     assert len([each for each in trials if each.rung == 0]) == 9
     assert spent_s(trials, 1) > 90
     assert judged(trials)[1].changes == {"lr": 8}
+    assert spent_s(simulated.search(100, 3, most_epochs=1000), 3) > 90
+    uneven = Simulated([0.1] * 3, [2.0, 0.1, 20.0])  # the slowest of all tells how long the last would take
+    uneven.work = lambda changes: 10 if changes["lr"] == 2 else 1
+    assert {each.changes["lr"] for each in uneven.search(20)} == {0, 1}
     dear = Simulated([0.5, 0.6, 0.1], [5.0, 5.0, 1.0])
     assert {each.rung for each in dear.search(60)} == {0, 1}
     for budget_s in (0.5, 3.0):  # too little for two
@@ -315,6 +319,8 @@ def test_one_vs_all_is_for_softmax_and_small_types_or_samples(tmp_path, settings
 
 def test_the_second_candidate_of_a_configuration_with_all_negatives_is_its_recipe(tmp_path):
     train = {"relation_init": "small", "lr_schedule": "linear"}
+    ranked = make_config(tmp_path, loss_fn="ranking")
+    assert {each.get("margin") for each in candidates(ranked, 100, 27)} == {None, 0.05, 0.2, 0.5}
     config = make_config(tmp_path, relations=[relation(all_negs=True)], lr=0.5, train=train)
     assert candidates(config, 100, 2)[1] == {
         "lr": 0.05, "regularization_coef": 0.2, "batch_size": 64, "train.candidates": 4000,
