@@ -96,7 +96,7 @@ SHAPES = [  # dimension, uniform negatives, edges of a chunk
     ("diagonal", "dot", "softmax", 18, 1, 5),
     ("translation", "cos", "ranking", 34, 45, 33),
     ("translation", "l2", "softmax", 130, 31, 77),
-    ("complex_diagonal", "dot", "logistic", 400, 163, 100),  # the product of so many is infinite
+    ("complex_diagonal", "cos", "logistic", 400, 363, 100),  # whose product would be infinite
 ]
 
 

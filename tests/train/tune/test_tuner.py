@@ -134,7 +134,7 @@ def test_a_stopped_search_goes_on(graph, client, tmp_path):
         search(graph, folder, client, StoppedClaim())
     before = json.loads(contents(folder)["tune.json"])
     assert len(before["trials"]) == 3
-    (folder / "trial-3-0").mkdir()  # of a killed trial
+    (folder / "trial-0-9").mkdir()  # of a killed trial
     found = search(graph, folder, client)
     assert not list(folder.glob("trial-*"))
     after = json.loads(contents(folder)["tune.json"])
