@@ -1,5 +1,3 @@
 """`graphmill.open()`: a finished run as an object for notebooks and scripts."""
 
-from graphmill.library.run import Run
-
-__all__ = ["Run"]
+from graphmill.library.run import Run as Run
