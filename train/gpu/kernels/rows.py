@@ -259,18 +259,13 @@ def _backward(
         own_paid, slope_w, slope_v = _n3(w, v, own_coefficient, OPERATOR)
         paid += own_paid
         a, b = g, h
-        if OPERATOR == 1:
-            a = g * x
-        if OPERATOR == 3:
-            if ADJOINT:  # conj(g) x
-                a = x * g + y * h
-                b = y * g - x * h
-            else:  # conj(x) g
-                a = g * x + h * y
-                b = h * x - g * y
-        _put_parts(to_own, place, a + slope_w, b + slope_v, H * PARTS, H, HB, PARTS, there)
         if OPERATOR != 2:
+            if ADJOINT:  # conj(g) x
+                a, b = _applied(x, y, g, h, OPERATOR, True)
+            else:  # conj(x) g
+                a, b = _applied(g, h, x, y, OPERATOR, True)
             g, h = _applied(g, h, w, v, OPERATOR, not ADJOINT)
+        _put_parts(to_own, place, a + slope_w, b + slope_v, H * PARTS, H, HB, PARTS, there)
     of_pull = tl.load(pull + place, mask=there, other=0.0)[:, None]
     q, r = _parts(query, place, W, H, HB, PARTS, there)
     g += slope_x + of_pull * q
