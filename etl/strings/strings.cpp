@@ -182,8 +182,7 @@ void number(Strings& table, const Offset* offsets, const uint8_t* text, int64_t 
       for (uint64_t slot; (slot = slots[at]); at = (at + 1) & mask) {
         if ((slot ^ keys[row]) & ~kAddress) continue;
         const Record* found = record_of(slot);
-        if (found->key == keys[row] && found->length == length && found->kind == kind &&
-            equal(found->text, string, length)) {
+        if (found->key == keys[row] && found->length == length && equal(found->text, string, length)) {
           record = found;
           break;
         }

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from etl.strings import native
@@ -40,6 +40,7 @@ def check(found: Distinct, code_N: Any, texts: list[str], seed: int) -> None:
 
 
 @given(texts=st.lists(st.text("ab€\0", max_size=20), max_size=30), cut=st.integers(0, 30))
+@example(texts=["12345678a", "12345678b"], cut=1)
 def test_whatever_the_hash(weak_hash: None, texts: list[str], cut: int) -> None:
     column = pa.chunked_array([texts[:cut], texts[cut:]], pa.string())
     check(*distinct(column, 7), texts, 7)

@@ -54,12 +54,21 @@ def test_tables_equal_those_of_pyarrow(
     with new_table(sink, schema, is_plain=False, compression={"vector.list.element": "none"}) as table:
         for columns in rows:
             table.append(columns)
-    expected, found = pq.read_table(sink), pq.read_table(path)
+    expected, found = pq.read_table(sink), pq.read_table(path, page_checksum_verification=True)
     found.validate(full=True)
     assert found.equals(expected, check_metadata=True)
     metadata = pq.read_metadata(path)
     groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     assert groups == [size for size in sizes if size]
+    for group, read in enumerate(thrift.read(io.BytesIO(_thrift_bytes(metadata)))[4][1][1]):
+        chunks = [metadata.row_group(group).column(column) for column in range(3)]
+        first = min(
+            place
+            for each in chunks
+            for place in (each.dictionary_page_offset, each.data_page_offset)
+            if place
+        )
+        assert (read[5][1], read[6][1]) == (first, sum(each.total_compressed_size for each in chunks))
     assert thrift.encode(thrift.read(io.BytesIO(_thrift_bytes(metadata)))) == _thrift_bytes(metadata)
 
 
