@@ -8,19 +8,23 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from etl import job
+from etl.run.sources import source_files
+from etl.tables.data_file import DataFile, Deletes
 from etl.tables.files import find_all
 from graphmill.config import Config
-from graphmill.config.sections.etl import EtlConfig
+from graphmill.config.sections.etl import EtlConfig, TableConfig
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats.edge_buckets.files import REMOVED
 from graphmill.formats.edge_buckets.origins import added_rows, has_added
@@ -105,6 +109,31 @@ def config_for(root: Path, day: int, name: str, shape: Mapping[str, Any], *, del
         listed=[{"path": "listed", "type": "user", "id": "l"}] if shape.get("listed") else [],
         **etl,
     )
+
+
+def test_all_that_decides_rows_is_in_the_digest_of_a_file() -> None:
+    table = TableConfig(path=("x",), lhs="a", rhs="b", relation="r")
+    file = DataFile("/none/x.csv", size_bytes=1)
+    changes = {
+        "lhs": 0,
+        "rhs": 0,
+        "relation": "s",
+        "weight": "w",
+        "split": "x",
+        "removes": True,
+        "header": False,
+    }
+    changes |= {"delimiter": ";", "null_values": ("-",), "quoting": False, "feature_delimiter": ";"}
+    tables = [table, *(table.model_copy(update={key: value}) for key, value in changes.items())]
+    files = [{"values": {"b": "x"}}, {"filters": ((("a", "==", 1),),)}, {"deletes": (Deletes("delta", "x"),)}]
+    files += [{"schema": pa.schema([])}, {"size_bytes": 2}, {"mtime_ns": 1}, {"checksum": "x"}]
+    all_files = [(0, "", each, file) for each in tables] + [
+        (0, "", table, replace(file, **each)) for each in files
+    ]
+    digests = [source.digest for source in source_files(all_files)]
+    assert len(set(digests)) == len(all_files)
+    (moved,) = source_files([(0, "", table.model_copy(update={"path": ("y",)}), file)])
+    assert moved.digest == digests[0]
 
 
 def changed(config: Config, etl: Mapping[str, Any]) -> Config:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from etl import job
 from etl.steps import index_shard
 from etl.strings import native
-from graphmill.formats.murmur import Hashes, scale
+from graphmill.formats.murmur import Hashes, hash_edges, scale
 from tests.etl.graphs import (
     RawEdge,
     all_edges,
@@ -72,6 +72,8 @@ def test_golden_values() -> None:
         ("hello", {0xADC83B19: 0x0F656F01EECFE400}),
     ):
         assert {seed: hash_of(text, seed) for seed in expected} == expected
+    edges = (np.array(ids, np.uint64) for ids in ([1, 3], [2, 2], [3, 1]))  # an edge and its reverse
+    assert hash_edges(*edges).tolist() == [0x3ABF2A20650683E7, 0x314C05E286843559]
 
 
 @given(st.lists(st.integers(0, MASK), min_size=1), st.integers(1, 4096), st.integers(1, 64))

@@ -200,5 +200,6 @@ def test_pytorch_s_limit_holds_here_too(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
     ours = variants_here()
     assert ours[-1] == "native"
+    assert any(kind in native._processor() for kind in (b"flags", b"Features"))  # which it is compiled for
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
     assert variants_here() == [each for each in ours if "v4" not in each]

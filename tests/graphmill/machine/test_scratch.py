@@ -11,6 +11,7 @@ from graphmill.checkpoints.whole_tables import mapped_array
 from graphmill.cli.in_a_container import is_of_one_machine
 from graphmill.errors import DiskFullError, StorageError
 from graphmill.machine import scratch
+from graphmill.machine.threads import Threads
 from tests.processes import full_disk
 
 
@@ -37,6 +38,19 @@ def test_failed_work_is_done_by_the_next_process(tmp_path: Path) -> None:
     made: list[str] = []
     scratch.make_together(str(tmp_path), ["a"], made.append)
     assert made == ["a"]
+
+
+def test_what_is_allotted_is_nobody_else_s(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        begun = list(pool.map(lambda _: scratch.allot(str(tmp_path / "taken"), [1, 3]), range(500)))
+    assert sorted(begun) == [[number, 3 * number] for number in range(500)]
+
+
+def test_an_error_leaves_no_task_for_other_threads() -> None:
+    tasks = iter([lambda: 1 // 0, lambda: 1])
+    with pytest.raises(ZeroDivisionError):
+        Threads(1, print).run(tasks)
+    assert not list(tasks)
 
 
 def test_reserve_reports_a_full_disk(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import pickle
 import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -127,6 +128,17 @@ def test_a_process_of_this_machine_keeps_its_lock_until_it_is_gone(tmp_path: Pat
         holder.kill()
     with lock.held(str(tmp_path)):
         pass
+
+
+def test_a_number_of_another_process_and_one_that_has_ended_are_not_alive() -> None:
+    this = processes.identify()
+    assert processes.is_alive(this)
+    assert processes.is_alive(this | {"process_started": "1"}) is False
+    with subprocess.Popen(["sleep", "100"]) as child:
+        its = this | {"pid": child.pid, "process_started": processes._start_time(child.pid)}
+        assert processes.is_alive(its)
+        child.kill()
+        wait_until(lambda: processes.is_alive(its) is False)  # though nobody has asked how it ended
 
 
 @pytest.mark.usefixtures("elsewhere")

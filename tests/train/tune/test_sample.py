@@ -16,7 +16,7 @@ from graphmill.formats import edge_buckets, entity_counts
 from graphmill.vocab import Bucket
 from tests.train.graphs import make_config, node_graph, random_triples, relation, write_edges, write_graph
 from train import job
-from train.tune.sample import densest, peeled, write_sample
+from train.tune.sample import _first_buckets, densest, peeled, write_sample
 from train.tune.search import FIRST_EPOCHS, MOST_ENTITIES, Trial, candidates, judged, search
 from train.tune.tuner import changed
 
@@ -136,12 +136,17 @@ def test_a_part_of_the_graph_has_edges_between_its_entities_only(config, sample)
             assert rhs[rel == number].max() < found.num_entities[name]
 
 
-def test_of_a_large_graph_the_first_partitions_are_read(config, sample):
+def test_of_a_large_graph_the_first_partitions_are_read(config, sample, tmp_path, rng):
     found = write_sample(config, sample, "valid", 10_000, most_read=1200)
     assert found.num_entities == {"a": 30, "b": 30}
     first = edge_buckets.read_bucket(config.edge_paths[0], Bucket(0, 0))
     whole = read(sample, *SPLITS)
     assert sorted(whole.T.tolist()) == sorted(np.stack([first.lhs, first.rel, first.rhs]).T.tolist())
+    parts = {"entities": {"a": {"num_partitions": 3}}, "relations": [relation(lhs="a", rhs="a")]}
+    write_graph(
+        wide := make_config(tmp_path / "wide", **parts), {"a": 60}, random_triples(rng, 60, 1, 60, 900)
+    )
+    assert {max(bucket) for bucket in _first_buckets(wide, 450)} == {0, 1}
 
 
 def test_of_a_large_partition_the_edges_between_a_part_of_its_entities_are_read(config, sample, rng):
