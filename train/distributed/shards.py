@@ -24,6 +24,7 @@ import numpy as np
 from distributed import Worker, get_worker
 
 from train.distributed.messages import call_actor
+from train.edges.schedule import equal_part
 
 PIECE_BYTES = 8 << 20  # of rows in one message
 CALL_S = 30.0  # a shard counts as lost if a call takes longer
@@ -93,11 +94,6 @@ def merged(xp: Any, ours: tuple[Any, Any], theirs: tuple[Any, Any], base: Any) -
     # As torch.lerp: exact at both ends.
     near, far = values + weight * step, their_values - step * (1 - weight)
     return xp.where(weight < 0.5, near, far), new_sums
-
-
-def range_of(shard: int, num_shards: int, num_rows: int) -> tuple[int, int]:
-    """The rows first..last of a table that a shard holds."""
-    return num_rows * shard // num_shards, num_rows * (shard + 1) // num_shards
 
 
 def batches(
@@ -203,7 +199,7 @@ class ShardServer:
             return
         shard = _Shard(place[0], {}, 0 if is_first else 1)
         for name, num_rows in self.copy.names().items():
-            first, last = range_of(*place, num_rows)
+            first, last = equal_part(num_rows, *place)
             values, sums = self.copy.part_of(name, first, last, is_shard=source is None)
             shard.parts[name] = _Part(first, values, sums, np.full(last - first, shard.revision, np.int64))
         if source is not None:

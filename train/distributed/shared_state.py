@@ -38,6 +38,7 @@ from graphmill.config.partitions import PartitionKey, all_keys, is_shared
 from graphmill.display import progress
 from train.distributed import shards
 from train.distributed.shards import Array, Holder, Name, ShardLostError, ShardRows, ShardServer, merged
+from train.edges.schedule import equal_part
 from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
@@ -282,7 +283,7 @@ class SharedState:
     def _push(self, shard: int, *, at_rest: bool, grant: int | None) -> None:
         holder = self._holder(shard)
         moved = {
-            name: part.moved(*shards.range_of(shard, len(self._server.holders), len(part)))
+            name: part.moved(*equal_part(len(part), shard, len(self._server.holders)))
             for name, part in self.parts.items()
             if at_rest or not part.at_rest
         }

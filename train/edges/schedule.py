@@ -38,8 +38,8 @@ class ChunkShare(NamedTuple):
 
     def rows(self, count: int) -> tuple[int, int]:
         """First row of the part in a file with `count` rows, and the row after the last."""
-        start, stop = _cut(count, self.chunk, self.num_chunks)
-        first, last = _cut(stop - start, self.part, self.num_parts)
+        start, stop = equal_part(count, self.chunk, self.num_chunks)
+        first, last = equal_part(stop - start, self.part, self.num_parts)
         return start + first, start + last
 
 
@@ -114,7 +114,7 @@ class Schedule:
                 )
 
 
-def _cut(count: int, number: int, parts: int) -> tuple[int, int]:
+def equal_part(count: int, number: int, parts: int) -> tuple[int, int]:
     """First row of a part of `count` rows that are cut into equal parts, and the row after the last."""
     return number * count // parts, (number + 1) * count // parts
 

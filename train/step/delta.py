@@ -34,7 +34,7 @@ from torch import Tensor
 from graphmill.ask.model import Model
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
-from graphmill.config.partitions import PartitionKey, by_side, is_shared
+from graphmill.config.partitions import PartitionKey, by_side, is_shared, key_of
 from graphmill.formats.edge_buckets.origins import added_rows
 from graphmill.model import losses
 from graphmill.model.registry import LOSS_FUNCTIONS
@@ -136,8 +136,7 @@ class Delta:
         """The first new row of the partition of a type on one side of a bucket."""
         if entity_type not in self.first_new:
             return int(torch.iinfo(torch.int32).max)
-        counts = self.first_new[entity_type]
-        return counts[getattr(bucket, side) if len(counts) > 1 else 0]
+        return self.first_new[entity_type][key_of(self.config, entity_type, side, bucket)[1]]
 
 
 def _touched(

@@ -116,7 +116,7 @@ def test_messages_are_bounded():
 
 @given(st.integers(1, 9), st.integers(0, 40))
 def test_every_row_is_in_one_shard(num_shards, num_rows):
-    ranges = [shards.range_of(shard, num_shards, num_rows) for shard in range(num_shards)]
+    ranges = [schedule.equal_part(num_rows, shard, num_shards) for shard in range(num_shards)]
     assert [row for first, last in ranges for row in range(first, last)] == list(range(num_rows))
 
 
