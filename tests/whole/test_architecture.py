@@ -85,8 +85,8 @@ def test_no_string_names_code_of_ours() -> None:
 
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
-    "etl": 10_192,
-    "train": 14_235,
+    "etl": 10_191,
+    "train": 14_231,
     "remap": 1_741,
     "graphmill/ask": 10_493,
     "graphmill": 39_728,
