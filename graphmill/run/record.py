@@ -300,8 +300,7 @@ def note_result(record_uri: str, kind: str, to: str, figures: Mapping[str, Any])
     """Write the note of a result in the folder `to`; it replaces an earlier one of this folder."""
     digest = hashlib.sha256(to.encode()).hexdigest()[:12]
     uri = storage.join(storage.parent(record_uri), RESULTS, f"{kind}-{digest}.json")
-    content = {"to": to, "finished": datetime.now(UTC).isoformat(timespec="seconds"), **figures}
-    storage.write_json(uri, content, indent=1)
+    storage.write_json(uri, {"to": to, "finished": _now(), **figures}, indent=1)
 
 
 def notes_of(run_uri: str, kind: str) -> list[dict[str, Any]]:

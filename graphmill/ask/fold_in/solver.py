@@ -151,8 +151,7 @@ class Objective:
         if self._model.config.max_norm is None:
             return vectors_BD
         own_BD = vectors_BD if self._global_D is None else vectors_BD - self._global_D
-        norm_B1 = own_BD.norm(dim=1, keepdim=True).clamp_min(1e-20)
-        short_BD: Tensor = own_BD * (self._model.config.max_norm / norm_B1).clamp_max(1)
+        short_BD: Tensor = own_BD * (self._model.config.max_norm / _length(own_BD)).clamp_max(1)
         return short_BD if self._global_D is None else short_BD + self._global_D
 
     def confidence(self, vectors_BD: Tensor) -> Tensor:
