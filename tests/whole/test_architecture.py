@@ -88,8 +88,8 @@ LINES = {
     "etl": 10_191,
     "train": 14_231,
     "remap": 1_741,
-    "graphmill/ask": 10_493,
-    "graphmill": 39_728,
+    "graphmill/ask": 10_492,
+    "graphmill": 39_726,
     "bench": 2_998,
 }
 
