@@ -43,6 +43,8 @@ BAD_ENTRIES: list[tuple[dict[str, Any], str]] = [
     ({"comment": "#\n"}, r"\.comment"),
     ({"max_field_lines": 0}, r"\.max_field_lines"),
     ({"filters": [[]]}, r"\.filters: expected conditions"),
+    ({"catalog": "c", "path": ["a.b", "a.c"]}, r": catalog: expected one path"),
+    ({"catalog": "c", "format": "delta"}, r": catalog: expected one path"),
     ({"filters": [["day", "~", 1]]}, r"\.filters\[0\]\[0\]\[1\]: input should be '=='"),
     ({"filters": [["day", "in", 1]]}, r"\.filters: \[day, 'in'\]: expected a list of values, found 1"),
     ({"filters": [["day", "in", []]]}, r"\.filters: \[day, 'in'\]: expected values, found an empty list"),

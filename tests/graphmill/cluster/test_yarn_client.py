@@ -7,20 +7,23 @@ import shlex
 import shutil
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from graphmill import config, storage
-from graphmill.cluster import container, deploy, hadoop
+from graphmill.cluster import container, deploy, hadoop, yarn
 from graphmill.cluster.hadoop import shell_words
 from graphmill.cluster.local import scheduler_here
 from graphmill.cluster.yarn import Containers
 from graphmill.config import validated
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ClusterError, ConfigError, DiskFullError, GraphMillError, StorageError
+from tests.logged import messages_of
 from tests.processes import executable, full_disk
 from tests.waiting import wait_until
 
@@ -295,6 +298,49 @@ def test_a_run_whose_workers_cannot_be_replaced_ends(tmp_path: Path, monkeypatch
         folder.mkdir()
         (folder / "client-0.log").write_text("Submitted application application_17_0001")
         containers.end(in_order=False)
+
+
+def replaced(monkeypatch, present_at: Callable[[float], int], end_s: float, **last: Any) -> list[float]:
+    """Times at which a run of two workers asks for others, and -1 if it ends; the clock is simulated."""
+    now, asked = [0.0], []
+    application: Any = {"announce": lambda: None, "diagnosis": str, "num_containers": 2, "was_complete": True}
+    application |= {"submitted": 0.0, "ended": False} | last
+
+    def wait(seconds: float) -> bool:
+        now[0] += seconds
+        return now[0] > end_s or -1 in asked
+
+    monkeypatch.setattr(yarn.time, "monotonic", lambda: now[0])
+    containers = object.__new__(Containers)
+    containers.settings = ClusterConfig(num_workers=2, replace_after_s=10, start_timeout_s=50)
+    containers.interrupt = lambda error: asked.append(-1)
+    containers._applications = [SimpleNamespace(**application)]
+    containers._events = SimpleNamespace(see=lambda hosts: None)
+    containers._ending = SimpleNamespace(wait=wait)
+    containers._replace = lambda num: asked.append(now[0])
+    containers._present = lambda: {str(n): yarn._Place(1, "h") for n in range(present_at(now[0]))}
+    containers._replace_missing()
+    return asked
+
+
+def test_missing_containers_are_replaced_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait doubles while that does not help, and is as at first when all are there again."""
+    assert replaced(monkeypatch, lambda now: 1, 200) == [11, 32, 73, 154]
+    assert replaced(monkeypatch, lambda now: 2 if 40 < now <= 41 else 1, 60) == [11, 32, 52]
+    assert replaced(monkeypatch, lambda now: 0, 1000) == [11, 32, 73, -1]
+    assert replaced(monkeypatch, lambda now: 1, 70, was_complete=False) == [60.5]  # they may still come
+
+
+def test_containers_that_come_again_replace_none(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "graphmill")
+    events = yarn.ContainerEvents(SimpleNamespace())
+    one, two, three = (f"container_17_0001_02_00000{n}" for n in range(3))
+    for names in ([one], [], [one], [one, two], [two], [two, three]):
+        events.see(dict.fromkeys(names, "h"))
+    assert messages_of(caplog) == [
+        "yarn: attempt 2 of the application master of application_17_0001 began",
+        f"yarn: {three} on h replaces {one} on h",
+    ]
 
 
 @pytest.mark.slow

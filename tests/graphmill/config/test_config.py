@@ -139,7 +139,7 @@ def test_an_error_names_the_line_in_the_file(tmp_path: Path) -> None:
         "    rhs: item\n"
     )
     with pytest.raises(ConfigError) as caught:
-        config.load(str(conf), ["relations[0].operater=none"])
+        config.load(str(conf), ["relations[0].operater=other", "relations[0].operater=none"])
     assert str(caught.value).splitlines() == [
         f"{conf}:6: entities.item.num_partition: unknown key; did you mean 'num_partitions'?",
         "--set relations[0].operater=none: relations[0].operater: unknown key; did you mean 'operator'?",
