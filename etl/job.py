@@ -24,18 +24,16 @@ from distributed import Client
 from etl.run import checks, figures, sources
 from etl.run.checks import check_config
 from etl.run.figures import Merged
-from etl.run.indexing import index_ids
 from etl.run.outputs import check_outputs as check_outputs
 from etl.run.outputs import hide_outputs, quarantine_uri
 from etl.run.outputs import output_uris as output_uris
 from etl.run.work import EtlWork, kept_work
-from etl.steps import exchange, index, merge
+from etl.steps import exchange, index, index_previous, merge
 from etl.steps.bucket_rows import EarlierIds
 from etl.steps.chunks import EdgeChunk, Encoded, IdCounts, cut_types
 from etl.steps.degrees import count_partition
 from etl.steps.encode import encode_ranges, no_ids
-from etl.steps.index_previous import as_before, num_earlier_ids, num_previous_ids
-from etl.steps.index_shard import rows_name
+from etl.steps.index_shard import IndexPlan, index_shard, rows_name
 from etl.steps.task_settings import TaskSettings, day_of
 from etl.steps.translate import Translated, TranslatePlan, features_suffix, nothing, translate
 from etl.survey import outlook as estimates
@@ -85,7 +83,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     inputs = find_all(config)
     made_from = _fingerprint(config, inputs)
     cutting = etl.model_dump(mode="json", include=_CUTTING)
-    config = as_before(config)
+    config = index_previous.as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
         plan = work.step("plan", sources.SourcePlan, lambda: _plan(work, config, inputs))
         checks.warn_of_headers(inputs)
@@ -93,7 +91,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         sources.log_delta(plan)
         ranges = plan.ranges
         num_rows = sum(file_range.num_rows for file_range in ranges)
-        num_ids = 2 * num_rows + num_previous_ids(etl.previous_entity_path)
+        num_ids = 2 * num_rows + index_previous.num_previous_ids(etl.previous_entity_path)
         settings = TaskSettings.of(config, work.folders, num_ids)
         encoded, counts = work.step(
             "encode", tuple[list[Encoded], IdCounts], lambda: _encode(work, config, settings, plan, claim)
@@ -108,7 +106,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         )
         settings = settings.cut(num_partitions)
         indexed = work.step(
-            "index", index.IndexedEntities, lambda: index_ids(work, settings, chunks, counts, plan.earlier)
+            "index", index.IndexedEntities, lambda: _index(work, settings, chunks, counts, plan.earlier)
         )
         figures.warn_if_crowded(settings, indexed)
         if plan.earlier is None:
@@ -121,7 +119,8 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
             "merge", Merged, lambda: _merge(work, settings, chunks, translated, indexed, plan.earlier)
         )
         checksums = merged.checksums | indexed.checksums
-        manifest = Manifest(HASH_NAME, config.seed, settings.num_partitions, num_earlier_ids(settings))
+        num_earlier = index_previous.num_earlier_ids(settings)
+        manifest = Manifest(HASH_NAME, config.seed, settings.num_partitions, num_earlier)
         write_manifest(work.folders.entities, manifest, checksums)
         sources.write_sources(config, settings, plan, files, checksums)
         _write_checksums(settings, merged.num_edges, checksums)
@@ -244,6 +243,64 @@ def _encode(
             "etl.tables: the tables hold no rows that become edges; a graph needs at least one"
         )
     return encoded, counts
+
+
+def _index(
+    work: EtlWork,
+    settings: TaskSettings,
+    chunks: list[EdgeChunk],
+    counts: IdCounts,
+    earlier: EarlierIds | None,
+) -> index.IndexedEntities:
+    """Index the ids of all chunks, after those of an earlier index."""
+    num_earlier = index_previous.previous_counts(settings)
+    known = [number for number, count in enumerate(num_earlier) if count]
+    tasks: list[tuple[Any, ...]] = [(settings, settings.partitions[number]) for number in known]
+    filed = work.run_tasks(index_previous.file_previous, tasks, "read the earlier index")
+    previous = dict(zip(known, filed, strict=True))
+    num_previous = [
+        sum(int(block.num_ids.sum()) for block in previous.get(n, ())) for n in range(len(num_earlier))
+    ]
+    num_ids, id_bytes = counts.num_ids.copy(), counts.id_bytes.copy()
+    ids_of, bytes_of = settings.by_partition(num_ids), settings.by_partition(id_bytes)  # views
+    for number, blocks in previous.items():
+        for block in blocks:
+            ids_of[number] += block.num_ids
+            bytes_of[number] += block.id_bytes
+    shards = index.plan_shards(settings, num_ids, id_bytes)
+    bounds = index.shard_bounds(settings, shards)
+    ids = exchange.planned(settings, "ids", [f"{chunk.name}.ids" for chunk in chunks], bounds)
+    uris = {number: [block.uri for block in blocks] for number, blocks in previous.items()}
+    shared = work.share("index", IndexPlan(settings, shards, ids, uris), len(shards))
+    tasks = [(shared, number) for number in range(len(shards))]
+    with work.combined([ids], settings.etl):
+        indexed = work.run_tasks(index_shard, tasks, "index entities", "shards")
+    num_entities = index.count_entities(shards, indexed, num_previous)
+    own: list[list[int]] = [[] for _ in num_entities]
+    for place, shard in enumerate(shards):
+        own[shard.partition_number].append(place)
+    types = [entity_type for entity_type, _ in settings.partitions]
+    first_ids = index.counts_before(types, num_entities, Counter())  # of a type, in its earlier partitions
+    forgets = settings.today is not None
+    tasks = [
+        (
+            *(settings, partition, [shards[place] for place in places]),
+            *([indexed[place].num_named for place in places], first_id, earlier if forgets else None),
+        )
+        for partition, places, first_id in zip(settings.partitions, own, first_ids, strict=True)
+    ]
+    written = work.run_tasks(index.write_partition, tasks, "write the entity index", "partitions")
+    relations = index.static_relations(settings, counts.relation_counts)
+    if settings.dynamic:
+        tasks = [(settings, [chunk.name for chunk in chunks if chunk.num_edges])]
+        (relations,) = work.run_tasks(index.index_relations, tasks, "number relations")
+    checksums = {uri: checksum for own_files, _ in written for uri, checksum in own_files.items()}
+    checksums |= relations.checksums
+    num_gone = [num for _, num in written]
+    num_forgotten = [before - now for before, now in zip(num_earlier, num_previous, strict=True)]
+    return index.IndexedEntities(
+        shards, indexed, num_previous, num_entities, relations, checksums, num_gone, num_forgotten
+    )
 
 
 def _translate(
