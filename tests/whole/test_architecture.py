@@ -85,7 +85,7 @@ def test_no_string_names_code_of_ours() -> None:
 
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
-    "etl": 10_191,
+    "etl": 10_178,
     "train": 14_231,
     "remap": 1_741,
     "graphmill/ask": 10_492,
