@@ -34,7 +34,7 @@ from train.model.frozen import Frozen
 from train.plan.plan import announced
 from train.plan.plan import estimate as estimate
 from train.run import ensemble
-from train.run.claim import check_claim, claim_checkpoint, end_training, moved_aside, trained_with
+from train.run.claim import check_claim, claim_checkpoint, claimed, end_training, moved_aside, trained_with
 from train.run.claim import input_uris as input_uris
 from train.run.run_metrics import warn_of_growing_loss
 from train.tables import folded_rows, given_rows, given_vectors
@@ -126,8 +126,8 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     config = one_worker_per_gpu(resolve_auto_values(import_legacy_inputs(config)))
     _announce(config)
     claim.check()
-    changes = claim_checkpoint(config)
-    with announced(client), changes_in_errors(config):
+    claiming = claimed(config, ensemble.members_of(config), claim)
+    with claiming as changes, announced(client), changes_in_errors(config):
         figures = _train(config, client, claim)
     claim.check()
     if changes and not figures["num_edges"]:

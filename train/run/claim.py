@@ -12,7 +12,8 @@ PBG's own: it is resumed, as PBG does, unless `train.on_change` is set.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from graphmill import storage
@@ -24,6 +25,7 @@ from graphmill.errors import ConfigError, FormatError
 from graphmill.formats.edge_buckets.origins import read_origins
 from graphmill.run import fingerprints
 from graphmill.run.fingerprints import content_of
+from graphmill.run.lock import Claim
 from graphmill.run.trained_with import FILE, saved_settings, trained_s
 from train.run import validation
 from train.tables import given_vectors
@@ -90,6 +92,23 @@ def claim_checkpoint(config: Config) -> list[str]:
     storage.delete(storage.join(path, pbg.STATS_FILE))
     _write(config, ours, {"history": []}, 0)
     return []
+
+
+@contextmanager
+def claimed(config: Config, members: Sequence[Config], claim: Claim) -> Iterator[list[str]]:
+    """Claim the checkpoint; one that is moved aside comes back if an error ends the block before a version."""
+    path = config.checkpoint_path
+    before = storage.moved_aside(path)
+    try:
+        yield claim_checkpoint(config)
+    except Exception:
+        claim.check()
+        aside = [folder for folder in storage.moved_aside(path) if folder not in before]
+        if aside and not any(pbg.read_version(each.checkpoint_path) for each in (config, *members)):
+            storage.delete(path)
+            storage.move(aside[0], path)
+            log.info("training: nothing was trained in its place: %s is %s again", aside[0], path)
+        raise
 
 
 def end_training(checkpoint_path: str) -> None:

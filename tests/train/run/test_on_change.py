@@ -11,7 +11,7 @@ import pytest
 
 from graphmill import config as configuration
 from graphmill import storage
-from graphmill.errors import ConfigError, FormatError
+from graphmill.errors import ConfigError, DivergenceError, FormatError
 from tests.commands import code_of
 from tests.contents import contents
 from tests.train.graphs import node_graph, random_triples, write_graph
@@ -262,6 +262,27 @@ def test_a_checkpoint_that_lost_its_version_file_is_moved_aside(config, tmp_path
     assert trained(changed(config, num_epochs=2))["first_version"] == 0
     assert "holds version 2, and no checkpoint_version.txt" in caplog.text
     assert contents(stale(tmp_path, 1)) == before
+
+
+def test_a_checkpoint_comes_back_where_nothing_is_trained_in_its_place(config, near_client, tmp_path, rng):
+    """The rows of init_path are read late, when the checkpoint has been moved aside."""
+    longer = node_graph(tmp_path / "longer", rng, num_epochs=1, dimension=config.dimension + 4)
+    job.run(longer, near_client)
+    job.run(config, near_client)
+    before = contents(tmp_path)
+    for settings in ({}, {"train": {"ensemble": 2}}):
+        wrong = changed(config, **settings, init_path=longer.checkpoint_path)
+        with pytest.raises(FormatError, match="the configuration asks for"):
+            job.run(wrong, near_client)
+        assert contents(tmp_path) == before
+    diverging = changed(config, num_epochs=2, lr=1e30, init_scale=1e30)
+    with pytest.raises(DivergenceError):
+        job.run(diverging, near_client)
+    assert contents(tmp_path) == before
+    trained(changed(config, lr=0.2))
+    with pytest.raises(DivergenceError):  # the second epoch; the first one stays
+        job.run(changed(config, "resume", num_epochs=2, lr=1e30), near_client)
+    assert stale(tmp_path, 1).is_dir()
 
 
 def test_an_epoch_that_is_preserved_again_is_moved_aside(config, near_client):

@@ -16,12 +16,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphmill import config as configuration
+from graphmill import storage
 from graphmill.ask import ids as id_search
 from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import remapped
 from graphmill.run import dates
-from tests.contents import flip_a_bit
+from tests.contents import contents, flip_a_bit
 from tests.train.graphs import (
     changed,
     embeddings,
@@ -366,6 +367,18 @@ class TestRun:
         figures = job.run(config, near_client)
         assert figures["moved_aside"]
         assert figures["init_embeddings"]["node"]["num_taken"] == 5
+
+
+    def test_wrong_vectors_leave_the_checkpoint_in_its_place(self, tmp_path, near_client):
+        """An id that comes twice is found when all other vectors have been read."""
+        config, ids = with_vectors(tmp_path, num_epochs=1)
+        job.run(config, near_client)
+        before = contents(Path(config.checkpoint_path))
+        write_vectors(tmp_path / "v.parquet", [*ids, ids[0]], vectors_of(NUM + 1))
+        with pytest.raises(FormatError, match="again, after"):
+            job.run(config, near_client)
+        assert contents(Path(config.checkpoint_path)) == before
+        assert not storage.moved_aside(config.checkpoint_path)
 
 
 class TestInitPath:
