@@ -121,7 +121,7 @@ def _explain(model: type[Section], problem: Any, prefix: tuple[str, ...]) -> str
             text = str(problem["ctx"]["error"])
             return f"{path}: {text}" if path else text
     given = f"found {_SHORT.repr(problem['input'])} ({type(problem['input']).__name__})"
-    return f"{path}: {problem['msg'][0].lower()}{problem['msg'][1:]}; {given}"
+    return f"{path}: {problem['msg'][0].lower()}{problem['msg'][1:].replace('tuple', 'list')}; {given}"
 
 
 def _closest(model: type[Section], location: tuple[int | str, ...]) -> str:

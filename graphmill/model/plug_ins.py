@@ -66,10 +66,10 @@ class PlugInOperator:
         num_relations = None if rel is None else (len(parameters[0]) if parameters else 1)
         module = self.module(vectors.shape[-1], num_relations, vectors.device)
         transformed = functional_call(module, own, arguments)
-        if transformed.shape != vectors.shape:
+        if np.shape(transformed) != vectors.shape:
             raise ConfigError(
                 f"operator {self.name!r}: expected vectors of shape {tuple(vectors.shape)} as they came, "
-                f"found {tuple(transformed.shape)}"
+                f"found {tuple(np.shape(transformed))}"
             )
         return cast(Array, transformed)
 
@@ -194,7 +194,8 @@ def _scores(name: str, *vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     module = _comparator(COMPARATORS.get_class(name), name, str(lhs_pos.device))
     scores: tuple[Tensor, Tensor, Tensor] = module(*vectors)
     expected = [lhs_pos.shape[:2], *((*lhs_pos.shape[:2], neg.shape[1]) for neg in (lhs_neg, rhs_neg))]
-    shapes = [[tuple(shape) for shape in shapes] for shapes in (expected, [score.shape for score in scores])]
+    found = map(np.shape, scores) if isinstance(scores, tuple | list) else [np.shape(scores)]
+    shapes = [[tuple(shape) for shape in shapes] for shapes in (expected, found)]
     if shapes[0] != shapes[1]:
         raise ConfigError(f"comparator {name!r}: expected scores of shapes {shapes[0]}, found {shapes[1]}")
     return scores

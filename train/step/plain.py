@@ -16,7 +16,7 @@ from torch import Tensor
 
 from graphmill.ask.model import Model
 from graphmill.config import Config
-from graphmill.errors import TrainingError
+from graphmill.errors import ConfigError
 from graphmill.model import losses, operators
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling, sides_with_negatives
@@ -233,7 +233,7 @@ def touched_parameters(
 def gradient_of(leaf: Tensor) -> Tensor:
     """Return the gradient that `backward` has stored at a leaf."""
     if leaf.grad is None:
-        raise TrainingError("no gradient has arrived at the embeddings; this is a defect of GraphMill")
+        raise ConfigError("no gradient comes through a plug-in to the embeddings: try graphmill.plugins.check")
     return leaf.grad
 
 

@@ -50,6 +50,7 @@ BAD_ENTRIES: list[tuple[dict[str, Any], str]] = [
     ({"filters": [["day", "in", []]]}, r"\.filters: \[day, 'in'\]: expected values, found an empty list"),
     ({"filters": [["day", "==", [1]]]}, r"\.filters: \[day, '=='\]: expected one value"),
     ({"filters": [["day", "<", None]]}, r"\.filters: \[day, '<'\]: null is only == or !="),
+    ({"filters": ["day < 5"]}, r"\.filters\[0\]: input should be a valid list; found 'day < 5'"),
 ]
 BAD_KEYS: list[tuple[dict[str, Any], str]] = [
     ({"tables": []}, r"etl\.tables"),

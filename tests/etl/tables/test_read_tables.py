@@ -245,7 +245,7 @@ NO_TABLE = "cannot be read as a table"
 BAD_TABLES: list[tuple[str, Any, dict[str, Any], str]] = [
     *(
         ("t.parquet", COLUMNS | {"w": ["1", value, "1"]}, NAMED, r"row 2 .*column 'w' \(weight\): expected a")
-        for value in ("many", "nan", "-1", "", "1e39")
+        for value in ("many", "nan", "-1", "", "1e16", "1e39")
     ),
     ("t.csv", text(",") + b"\xff\xfe,r,x,1", NAMED, r"row 4 .*column 'lhs' .*not UTF-8: b'.xff"),
     ("t.tsv", b"l\tt\nc\t\xe9t\xe9\n", {"rhs": "t"}, r"row 1 .*'t' \(rhs\): not UTF-8: b'.xe9t.xe9'"),

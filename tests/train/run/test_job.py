@@ -7,6 +7,7 @@ import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 
@@ -124,6 +125,14 @@ def test_settings_that_lack_others_are_refused(tmp_path, usual, changes, message
     job.check(make_config(tmp_path, **usual))
     with pytest.raises(ConfigError, match=rf"train\..*{message}"):
         job.check(make_config(tmp_path, **usual | changes))
+
+
+def test_edges_without_weight_are_told_of_at_the_end_of_training(tmp_path, rng, near_client, caplog):
+    config = make_config(tmp_path, num_epochs=2)
+    for weights, is_told in ((np.ones(30), False), (np.zeros(30), True)):
+        write_graph(config, {"node": 20}, random_triples(rng, 20, 1, 20, 30), weight=weights)
+        job.run(config, near_client)
+        assert ("do all edges weigh 0?" in caplog.text) == is_told
 
 
 def test_a_rate_that_is_too_large_is_told_at_the_end_of_training(tmp_path, rng, near_client, caplog):

@@ -286,6 +286,55 @@ def test_the_plan_says_why_the_plain_step_trains(tmp_path):
     assert fused_pass.obstacle(sampled) == "train.negative_sampler 'my_uniform'"
 
 
+WRONG = """
+import torch
+from graphmill.plugins import COMPARATORS, OPERATORS, AbstractComparator, AbstractOperator
+
+
+@OPERATORS.register_as("gives_nothing")
+class GivesNothing(AbstractOperator):
+    def forward(self, embeddings):
+        pass
+
+
+@OPERATORS.register_as("cuts_gradients")
+class CutsGradients(AbstractOperator):
+    def forward(self, embeddings):
+        return embeddings.detach()
+
+
+class Comparator(AbstractComparator):
+    def prepare(self, embs):
+        return embs
+
+    def forward(self, lhs_pos, rhs_pos, lhs_neg, rhs_neg):
+        return {"gives_numbers": (1, 2), "gives_one": 3}[self.name]
+
+
+for given in ("gives_numbers", "gives_one"):
+    COMPARATORS.register_as(given)(type(given, (Comparator,), {"name": given}))
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("gives_nothing", r"operator 'gives_nothing': expected vectors of shape .* as they came, found \(\)"),
+        ("cuts_gradients", r"no gradient comes through a plug-in .*graphmill\.plugins\.check"),
+        ("gives_numbers", r"comparator 'gives_numbers': expected scores of shapes .*, found \[\(\), \(\)\]"),
+        ("gives_one", r"comparator 'gives_one': expected scores of shapes .*, found \[\(\)\]"),
+    ],
+)
+def test_results_that_training_cannot_use_are_refused(tmp_path, rng, wrong, told):
+    (tmp_path / "wrong.py").write_text(WRONG)
+    part = {"operator": wrong} if told.startswith(("operator", "no")) else {"comparator": wrong}
+    train = {"plugins": [str(tmp_path / "wrong.py")]}
+    relations = [relation(part.pop("operator", "none"))]
+    config = node_graph(tmp_path, rng, num_epochs=1, relations=relations, train=train, **part)
+    with pytest.raises(ConfigError, match=told):
+        job.train(config)
+
+
 def test_an_installed_package_needs_no_key(tmp_path, forked):
     """Its entry points name its modules; the program below has no other way to them."""
     (tmp_path / "package_with_operator.py").write_text(OPERATOR.format(name="of_package", factor=1.0))
