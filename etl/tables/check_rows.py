@@ -4,7 +4,7 @@ id, lhs, rhs -> string, never null or empty; integers and decimals without a fra
                 UUIDs their usual text; bytes must be UTF-8
              -> list of such strings, at least one, where the type is featurized
 relation     -> dictionary of strings, the same rules; static relations must be in the configuration
-weight       -> float32, from 0 to `MOST_WEIGHT`
+weight       -> float32, from 0 to 10^15
 """
 
 from collections.abc import Callable
@@ -35,7 +35,6 @@ NULL_WORDS = pa.array(
     ]
 )
 """Texts that other systems write for null, and that may be ids all the same."""
-MOST_WEIGHT = 1e15  # sums of squares of larger gradients leave float32, and their rows stop moving
 Convert = Callable[[pa.ChunkedArray], pa.ChunkedArray]
 _OF_BYTES = {pa.string(): pa.binary(), pa.large_string(): pa.large_binary()}
 
@@ -302,10 +301,10 @@ def _weights(column: pa.ChunkedArray, at: BlockPosition) -> pa.ChunkedArray:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise at.error("weight", f"expected numbers, found {column.type}") from error
     values = weights.to_numpy()
-    wrong_N = ~((values >= 0) & (values <= MOST_WEIGHT))
+    wrong_N = ~((values >= 0) & (values <= 1e15))  # Adagrad's sums of larger gradients leave float32
     if wrong_N.any():
         first = column[int(np.argmax(wrong_N))]
-        _refuse("weight", wrong_N, "out of range", f"expected a number from 0 to {MOST_WEIGHT:g}, found {first}")
+        _refuse("weight", wrong_N, "out of range", f"expected a value from 0 to 10^15, found {first}")
     return weights
 
 

@@ -173,7 +173,7 @@ def find_version(path: str, wanted: int | None, key: str = _VERSION_KEY) -> tupl
     latest = pbg.read_version(path)
     is_open = wanted is None and not (latest and is_ended(path, latest))
     if is_open and (holder := lock.holder(path, whole=True)):
-        raise LockedError(f"{path}: there is no finished version now: {holder} trains; try again later")
+        raise LockedError(f"{path}: no finished version yet; {holder}, and trains; try again later")
     has_none = not latest and not storage.exists(storage.join(path, FILE)) and storage.is_dir(path)
     if has_none and (kind := recognise(path)) != "pbg":
         if wanted is not None:

@@ -152,11 +152,9 @@ class Claim:
         for uri in self.uris:
             if storage.read_if_there(uri) != self.text.encode():
                 link = read(uri)
-                now = processes.describe(link.owner) if link else "nobody has it"
-                raise LockedError(
-                    f"{uri}: lost, as this run showed no life for a while; {now}; this run ends here, and "
-                    "has written nothing since"
-                )
+                silent = "as this run showed no life for a while; "
+                now = silent + processes.describe(link.owner) if link else "was its folder moved or deleted?"
+                raise LockedError(f"{uri}: lost, {now}; this run ends here, and has written nothing since")
 
 
 NO_CLAIM = Claim()

@@ -213,10 +213,14 @@ def test_a_run_that_trains_now_answers_later(root, graphmill_command, monkeypatc
     kill_in_training(root, monkeypatch)
     assert graphmill_command("predict", root / "run", "--relation", "next", "--to", root / "to") == 75
     Path(config.checkpoint_path, "checkpoint_version.txt").unlink()  # as before the first epoch
-    with pytest.raises(LockedError, match="trains; try again later"):
+    with pytest.raises(
+        LockedError, match=r"no finished version yet; .* has it since .*, and trains; try again later"
+    ):
         TrainedRun.with_ids(config)
     shutil.rmtree(config.checkpoint_path)  # as while it is moved aside
-    with pytest.raises(LockedError, match="trains; try again later"):
+    with pytest.raises(
+        LockedError, match=r"no finished version yet; .* has it since .*, and trains; try again later"
+    ):
         TrainedRun.with_ids(config)
     training.send(signal.SIGTERM)
     training.wait(-signal.SIGTERM)

@@ -116,7 +116,9 @@ def convert_input_data(
     }
     temporary = f"{raw['entity_path']}.importing"
     settings = from_mapping(raw | {"checkpoint_path": temporary})
-    if not storage.exists(temporary) and _is_there(settings):
+    uris = [edge_buckets.bucket_uri(path, Bucket(0, 0)) for path in settings.edge_paths]
+    uris += [entity_counts.count_uri(settings.entity_path, *key) for key in all_keys(settings)]
+    if not storage.exists(temporary) and all(map(storage.exists, uris)):
         log.info("importing: the graph is in %s and its edge paths already", settings.entity_path)
         return
     with lock.held(whole=[temporary]):
@@ -162,13 +164,6 @@ def extract_gzip(gzip_path: Path, remove_finished: bool = False) -> Path:
     if remove_finished:
         path.unlink()
     return target
-
-
-def _is_there(settings: Config) -> bool:
-    """Whether the graph is there: counts of all types, and the first bucket of each edge path."""
-    uris = [edge_buckets.bucket_uri(path, Bucket(0, 0)) for path in settings.edge_paths]
-    uris += [entity_counts.count_uri(settings.entity_path, *key) for key in all_keys(settings)]
-    return all(map(storage.exists, uris))
 
 
 def _write_raw(

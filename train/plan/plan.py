@@ -128,7 +128,10 @@ def estimate(config: Config, graph: GraphSize | None) -> Estimate:
         return Estimate(rows)
     rows["train, memory for vectors"] = size(bucket_bytes(config, graph))
     num_edges = graph.num_edges.get(TRAIN_SPLIT, 0)
-    seconds = num_edges * edge_s(config, graph)
+    rows_of = (count / config.entities[name].num_partitions for name, count in graph.num_entities.items())
+    num_negatives = config.num_compared(round(max(rows_of, default=0)))
+    dimension = max(map(config.entity_dimension, config.entities))  # of all models of an ensemble
+    seconds = num_edges * dimension * (12 * num_negatives / FLOPS + ELEMENT_S)
     rows["train, time of one core"] = (
         f"about {duration(seconds * config.num_epochs)} for epochs: {number(config.num_epochs)}, "
         f"edges: {number(num_edges)}"
@@ -145,11 +148,3 @@ def bucket_bytes(config: Config, graph: GraphSize) -> float:
         partitions = config.entities[name].num_partitions
         total += min(2, partitions) * count / partitions * 4 * (dimension + states)
     return total
-
-
-def edge_s(config: Config, graph: GraphSize) -> float:
-    """Seconds that one core takes for an edge, in all models of an ensemble."""
-    rows = (count / config.entities[name].num_partitions for name, count in graph.num_entities.items())
-    num_negatives = config.num_compared(round(max(rows, default=0)))
-    dimension = max(config.entity_dimension(name) for name in config.entities)
-    return dimension * (12 * num_negatives / FLOPS + ELEMENT_S)

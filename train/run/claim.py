@@ -96,18 +96,17 @@ def claim_checkpoint(config: Config) -> list[str]:
 
 @contextmanager
 def claimed(config: Config, members: Sequence[Config], claim: Claim) -> Iterator[list[str]]:
-    """Claim the checkpoint; one that is moved aside comes back if an error ends the block before a version."""
-    path = config.checkpoint_path
-    before = storage.moved_aside(path)
+    """Claim the checkpoint; one that is moved aside comes back if the block fails before a version."""
+    path, aside = config.checkpoint_path, storage.name_aside(config.checkpoint_path)
     try:
         yield claim_checkpoint(config)
     except Exception:
         claim.check()
-        aside = [folder for folder in storage.moved_aside(path) if folder not in before]
-        if aside and not any(pbg.read_version(each.checkpoint_path) for each in (config, *members)):
+        trained = (pbg.read_version(model.checkpoint_path) for model in (config, *members))
+        if storage.exists(aside) and not any(trained):
             storage.delete(path)
-            storage.move(aside[0], path)
-            log.info("training: nothing was trained in its place: %s is %s again", aside[0], path)
+            storage.move(aside, path)
+            log.info("training: nothing was trained in its place: %s is %s again", aside, path)
         raise
 
 

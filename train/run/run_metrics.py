@@ -238,7 +238,7 @@ def warn_of_growing_loss(config: Config, epochs: Sequence[Mapping[str, Any]]) ->
     """Warn if the last epoch had a higher loss than an earlier one, by more than noise, or none had any."""
     losses = [float(epoch["loss"]) for epoch in epochs if "loss" in epoch]
     if losses and not any(losses):
-        log.warning("training: the loss is 0 from the first epoch on: nothing is learned; do all edges weigh 0?")
+        log.warning("training: the loss is 0 in every epoch, so nothing is learned: do all edges weigh 0?")
     if losses and losses[-1] > (1 + LOSS_NOISE) * min(losses):
         best = losses.index(min(losses))
         log.warning(

@@ -75,13 +75,10 @@ class Validation:
 
     def after(self, version: int) -> bool:
         """Validate a version if it is due; returns whether training should continue."""
-        epoch, rest = divmod(version, self._per_epoch)
-        if self.settings.validate_split is None or rest or not version:
-            return True
         if self.ended:
             return False
         if self.is_due(version):
-            self._validate(epoch, version)
+            self._validate(version // self._per_epoch, version)
         if not self._epochs or not self.settings.patience:
             return True
         return len(self._epochs) - 1 - self._epochs.index(self._best) < self.settings.patience

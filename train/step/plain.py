@@ -233,7 +233,7 @@ def touched_parameters(
 def gradient_of(leaf: Tensor) -> Tensor:
     """Return the gradient that `backward` has stored at a leaf."""
     if leaf.grad is None:
-        raise ConfigError("no gradient comes through a plug-in to the embeddings: try graphmill.plugins.check")
+        raise ConfigError("no gradient comes through a plug-in; graphmill.plugins.check tells more")
     return leaf.grad
 
 

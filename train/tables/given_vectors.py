@@ -143,6 +143,8 @@ class _Maker:
         self.manifest = entity_index.read_manifest(config.entity_path)
         self.earlier_rows = EarlierRows(config.entity_path)
         self._check_index()
+        counts = entity_counts.read_counts(config.entity_path, {entity_type: self.num_partitions})
+        self.num_ids = sum(counts[entity_type])
         self.files = VectorFiles(path)
         self.is_frozen = entity_type in Frozen.of(config).types
         dimension = config.entity_dimension(entity_type)
@@ -172,7 +174,7 @@ class _Maker:
             "num_vectors": sum(self.files.num_rows),
             "length": self.files.length,
             "num_taken": self.num_taken,
-            "num_drawn": self._num_ids() - self.num_known,
+            "num_drawn": self.num_ids - self.num_known,
             "num_not_in_graph": sum(self.files.num_rows) - self.num_known,
             "num_of_init_path": self.num_known - self.num_taken,
         }
@@ -180,10 +182,6 @@ class _Maker:
             counted["explained_variance"] = round(float(self.projection.share_K.sum()), 4)
             counted["num_fitted"] = self.num_fitted
         return counted
-
-    def _num_ids(self) -> int:
-        counts = entity_counts.read_counts(self.config.entity_path, {self.entity_type: self.num_partitions})
-        return sum(counts[self.entity_type])
 
     def _check_index(self) -> None:
         num_partitions = self.manifest.num_partitions.get(self.entity_type)
@@ -203,7 +201,7 @@ class _Maker:
             )
 
     def _check_known(self) -> None:
-        num_vectors, num_ids = sum(self.files.num_rows), self._num_ids()
+        num_vectors, num_ids = sum(self.files.num_rows), self.num_ids
         key = f"train.init_embeddings.{self.entity_type}"
         if num_ids and not self.num_known and (num_vectors or self.is_frozen):
             message = (

@@ -45,7 +45,7 @@ class WarmStart:
     """The checkpoint that a new run takes its first rows and parameters from."""
 
     def __init__(self, config: Config, init_path: str) -> None:
-        """Raises FormatError where `init_path` holds no checkpoint, or its ids have been replaced."""
+        """Raises FormatError where `init_path` has no checkpoint that fits, or its ids have been replaced."""
         self.config = config
         self.entity_path = config.entity_path
         self.earlier_rows = EarlierRows(config.entity_path)
@@ -58,35 +58,34 @@ class WarmStart:
             self.former: Mapping[str, Any] = pbg.read_config(init_path)
         except NotFoundError:
             self.former = {}
+        for key, now in {"comparator": config.comparator, "bias": config.bias}.items():
+            if (then := self.former.get(key, now)) != now:
+                log.warning("training: %s was trained with %s %s, not %s", init_path, key, then, now)
         self.former_entity_path = self._find_former_entities()
-        self._num_partitions = pbg.num_partitions(init_path, self.version)
+        self._types = saved = pbg.num_partitions(init_path, self.version)
+        counts = config.num_partitions
+        if others := [name for name in counts if saved.get(name, counts[name]) != counts[name]]:
+            of = "partitions there, the configuration says"
+            told = "; ".join(f"{name!r} has {saved[name]} {of} {counts[name]}" for name in others)
+            keys = " and ".join(f"entities.{name}.num_partitions to {saved[name]}" for name in others)
+            raise FormatError(f"{init_path}: {told}; set {keys}, or start without init_path")
 
     def has_type(self, entity_type: str) -> bool:
         """Whether the checkpoint has embeddings of the type; a type without them is new."""
-        former = self._num_partitions.get(entity_type)
-        current = self.config.entities[entity_type].num_partitions
-        if former is None:
+        if entity_type not in self._types:
             log.info("training: %s has no embeddings of %r: they are drawn", self.path, entity_type)
-        elif former != current:
-            raise FormatError(f"{self.path}: {self._other_partitions()}, or start without init_path")
-        return former is not None
-
-    def _other_partitions(self) -> str:
-        now = self.config.num_partitions
-        then = self._num_partitions
-        others = {name: then[name] for name in now if then.get(name, now[name]) != now[name]}
-        told = [
-            f"{name!r} has {num} partitions there, the configuration says {now[name]}"
-            for name, num in others.items()
-        ]
-        keys = " and ".join(f"entities.{name}.num_partitions to {num}" for name, num in others.items())
-        return f"{'; '.join(told)}; set {keys}"
+        return entity_type in self._types
 
     def load_model(self, model: Model, lr: float) -> Adagrad:
         """Load the checkpoint's parameters into `model`, by name; return their optimizer."""
         uri = pbg.model_uri(self.path, self.version)
         state, optimizer_state, _ = pbg.read_model(self.path, self.version)
-        grown = model.num_relations is not None
+        now, grown = self.config.dynamic_relations, model.num_relations is not None
+        if state and (then := self.former.get("dynamic_relations", now)) != now:
+            raise FormatError(
+                f"{uri}: expected parameters of a run with dynamic_relations: {str(now).lower()}, found "
+                f"{str(then).lower()}; set it as it was, or start without init_path"
+            )
         if model.num_relations is not None:
             self._check_relations(state, model.num_relations)
         current = self._current_keys(state)

@@ -368,7 +368,6 @@ class TestRun:
         assert figures["moved_aside"]
         assert figures["init_embeddings"]["node"]["num_taken"] == 5
 
-
     def test_wrong_vectors_leave_the_checkpoint_in_its_place(self, tmp_path, near_client):
         """An id that comes twice is found when all other vectors have been read."""
         config, ids = with_vectors(tmp_path, num_epochs=1)

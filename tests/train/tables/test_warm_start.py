@@ -1,6 +1,7 @@
 """init_path where entities or relations have been added: old rows stay, new ones are as in a fresh start."""
 
 import json
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -15,6 +16,7 @@ from graphmill.checkpoints import pbg
 from graphmill.errors import ConfigError, FormatError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.storage.checksums import of_file
+from tests.logged import messages_of
 from tests.train.graphs import (
     changed,
     differing,
@@ -305,6 +307,29 @@ class TestRelations:
         entity_counts.write_relation_count(first.entity_path, 4)
         with pytest.raises(FormatError, match=r"shape \(3, 8\).*\(4, 8\).*as init_path"):
             Trainer(changed(first, num_epochs=2))
+
+
+@pytest.mark.parametrize("is_dynamic", [True, False])
+def test_static_and_dynamic_relations_do_not_start_from_each_other(tmp_path, rng, is_dynamic):
+    knows = {"relations": [relation("complex_diagonal")], "num_epochs": 1}
+    first = node_graph(tmp_path / "first", rng, dynamic_relations=is_dynamic, **knows)
+    job.train(first)
+    other = {"init_path": first.checkpoint_path, "dynamic_relations": not is_dynamic}
+    second = node_graph(tmp_path / "second", rng, **other, **knows)
+    now, then = str(not is_dynamic).lower(), str(is_dynamic).lower()
+    with pytest.raises(FormatError, match=rf"expected .* dynamic_relations: {now}, found {then}; set it as"):
+        Trainer(second)
+
+
+def test_other_scores_than_those_of_init_path_are_told_of(tmp_path, rng, caplog):
+    first = node_graph(tmp_path / "first", rng, num_epochs=1)
+    job.train(first)
+    for changes in ({}, {"comparator": "cos", "bias": True}):
+        assert not messages_of(caplog, "WARNING")
+        Trainer(node_graph(tmp_path / f"of{len(changes)}", rng, init_path=first.checkpoint_path, **changes))
+    assert re.search(
+        "trained with comparator dot, not cos.*trained with bias False, not True", caplog.text, re.S
+    )
 
 
 SHOP = {"shop": {"num_partitions": 1}}
