@@ -121,22 +121,17 @@ class Delta:
     def _has_new(self, edges: EdgeTensors, bucket: Bucket) -> Tensor:
         """Mask of the edges that have a folded-in entity, [E]."""
         has_new_E = torch.zeros(len(edges), dtype=torch.bool, device=edges.lhs.device)
+        most = int(torch.iinfo(torch.int32).max)  # a type without new rows
         for side, index_E in ((Side.LHS, edges.lhs), (Side.RHS, edges.rhs)):
-            limits = [
-                self._limit(relation.entity_type(side), side, bucket) for relation in self.config.relations
-            ]
+            types = (relation.entity_type(side) for relation in self.config.relations)
+            keys = (key_of(self.config, name, side, bucket) for name in types)
+            limits = [first[part] if (first := self.first_new.get(name)) else most for name, part in keys]
             if len(set(limits)) == 1 or self.config.dynamic_relations:
                 has_new_E |= index_E >= limits[0]
             else:
                 limit_R = torch.tensor(limits, dtype=index_E.dtype, device=index_E.device)
                 has_new_E |= index_E >= limit_R.index_select(0, edges.rel)
         return has_new_E
-
-    def _limit(self, entity_type: str, side: Side, bucket: Bucket) -> int:
-        """The first new row of the partition of a type on one side of a bucket."""
-        if entity_type not in self.first_new:
-            return int(torch.iinfo(torch.int32).max)
-        return self.first_new[entity_type][key_of(self.config, entity_type, side, bucket)[1]]
 
 
 def _touched(
