@@ -12,6 +12,7 @@ Shapes: E pairs, D dimension.
 """
 
 import logging
+import time
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
@@ -25,22 +26,15 @@ from distributed import Client
 from graphmill import storage
 from graphmill.ask import given
 from graphmill.ask.entities import UNKNOWN, EntityTable, Numbers, find_ends, read_tables
-from graphmill.ask.predict import lists
-from graphmill.ask.predict.for_ids import (
-    answer_ids,
-    asked_of,
-    cosine_relation,
-    formula,
-    read_calibration,
-    relation_asked,
-)
+from graphmill.ask.predict import approximate, lists, search
+from graphmill.ask.predict.answers import NUMBERED, IdChunk, write_answers
 from graphmill.ask.predict.make_lists import check_faiss
-from graphmill.ask.predict.search import sizes_for
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
 from graphmill.ask.run import TrainedRun
 from graphmill.ask.scan import HEIGHT, made
 from graphmill.checkpoints import Floats
+from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.display import progress
 from graphmill.errors import ConfigError, FormatError
@@ -52,6 +46,8 @@ from graphmill.storage import Checksums
 from graphmill.vocab import Side
 
 RECORD = "_predict.json"
+_PIECE_IDS = 1 << 18
+_SHOWN = 5
 
 _PAIR = ("lhs", "relation", "rhs")
 SCHEMA = pa.schema(
@@ -73,7 +69,7 @@ def check(config: Config, question: PredictOptions, to: str) -> None:
     trained = TrainedRun.chosen(config)
     names = trained.relation_names
     if question.cosine:
-        cosine_relation(config, question)
+        search.cosine_relation(config, question)
     elif question.relation is not None:
         number_of(trained, question.relation)
     elif question.pairs is None and len(names) > 1:
@@ -90,7 +86,7 @@ def check(config: Config, question: PredictOptions, to: str) -> None:
     if question.pairs is not None and len(names) > 1:
         _check_one_names_relations(question.pairs, question.relation)
     if question.pairs is None:
-        relation_asked(trained, question)
+        search.relation_asked(trained, question)
     if question.index is not None:
         if storage.contains(to, question.index):
             raise ConfigError(
@@ -100,7 +96,7 @@ def check(config: Config, question: PredictOptions, to: str) -> None:
     if question.how == "approximate":
         check_faiss()
     if question.calibrated:
-        read_calibration(trained)
+        search.read_calibration(trained)
 
 
 def run(
@@ -121,10 +117,10 @@ def run(
     if question.pairs:
         make = partial(_score_pairs, trained, question, tables, client)
     else:
-        asked = asked_of(trained, question, tables)
-        layout |= {"index": question.index, "scores": formula(asked.relation)}
+        asked = search.asked_of(trained, question, tables)
+        layout |= {"index": question.index, "scores": _formula(asked.relation)}
         layout |= {"itself_left_out": asked.is_itself_left_out}
-        make = partial(answer_ids, trained, question, asked, client)
+        make = partial(_answer_ids, trained, question, asked, client)
 
     def write(work: Work) -> tuple[dict[str, Any], Checksums]:
         figures, checksums = make(work)
@@ -137,11 +133,140 @@ def run(
 def _types(config: Config, question: PredictOptions) -> list[str]:
     """Types of the ids that are asked about and of their answers."""
     if question.cosine:
-        return list(dict.fromkeys(cosine_relation(config, question).types.values()))
+        return list(dict.fromkeys(search.cosine_relation(config, question).types.values()))
     relations = config.relations
     if question.relation is not None and not config.dynamic_relations:
         relations = tuple(relation for relation in relations if relation.name == question.relation)
     return list(dict.fromkeys(relation.entity_type(side) for relation in relations for side in Side))
+
+
+def _formula(relation: Relation) -> dict[str, Any]:
+    """Name what the scores of a checkpoint's vectors depend on, beside its parameters."""
+    names = ("operator", "comparator", "bias")
+    return {"relation": relation.name} | {name: getattr(relation, name) for name in names}
+
+
+def _answer_ids(
+    trained: TrainedRun, question: PredictOptions, asked: search.Asked, client: Client, work: Work
+) -> tuple[dict[str, Any], Checksums]:
+    """Write the best candidates of all ids; return figures and checksums. Files of a killed command stay."""
+    config = trained.config
+    relation, queries, candidates = asked.relation, asked.queries, asked.candidates
+    if asked.is_itself_left_out and not question.cosine:
+        log.info(
+            "predict: no id is its own answer, as no training edge of %s is a loop (but with --with-itself)",
+            relation.name,
+        )
+    if config.num_gpus and not asked.num_gpus:
+        log.info("predict: on the CPU, as scores of %s are no dot products", relation.comparator)
+    if question.ids is None:
+        chunks = [
+            IdChunk(start, min(start + asked.sizes.queries, queries.num_entities))
+            for start in range(0, max(queries.num_entities, 1), asked.sizes.queries)
+        ]
+        counts: dict[str, Any] = {"num_ids": queries.num_entities}
+    else:
+        chunks, counts = _find(asked, question.ids, work, client)
+    vectors = fingerprints.describe_inputs([config.entity_path, trained.checkpoint_path])
+    made_from = {
+        "vectors": vectors,
+        "checkpoint_version": trained.version,
+        "type": candidates.entity_type,
+        "side": str(asked.side),
+        **_formula(relation),
+    }
+    asked, chunks, how = approximate.prepare(question, asked, chunks, work, made_from, client)
+    started_s = time.monotonic()
+    checksums, sums = _write(asked, chunks, work, client)
+    log.info("predict: %d answers in %.1f s", sums["num_answers"], time.monotonic() - started_s)
+    if question.cosine:
+        del sums["num_known_left_out"]
+    kinds = {
+        "relation": relation.name,
+        "id_type": queries.entity_type,
+        "candidate_type": candidates.entity_type,
+        "itself_left_out": asked.is_itself_left_out,
+    }
+    return kinds | counts | {"num_candidates": candidates.num_entities} | sums | how, checksums
+
+
+def _write(
+    asked: search.Asked, chunks: list[IdChunk], work: Work, client: Client
+) -> tuple[Checksums, dict[str, int]]:
+    """Write the answers of all chunks that have none yet; return checksums and sums."""
+    arguments = {
+        f"part-{number:05d}": (asked, chunk, work.part_uri(number)) for number, chunk in enumerate(chunks)
+    }
+    written = work.run_tasks(client, write_answers, arguments, description="predicting", unit="files")
+    checksums = {work.part_uri(number): part["checksum"] for number, part in enumerate(written)}
+    keys = ("num_answers", "num_known_left_out")
+    return checksums, {key: sum(part[key] for part in written) for key in keys}
+
+
+def _find(
+    asked: search.Asked, ids_uri: str, work: Work, client: Client
+) -> tuple[list[IdChunk], dict[str, Any]]:
+    """Find the entities of the given ids; return pieces for the tasks, and counts."""
+    pieces = given.cut(given.iter_ids(ids_uri), work.uri("given"), _PIECE_IDS, 64 << 20)
+    may_have_header = given.may_have_header(ids_uri)
+    searched = run_tasks(
+        client,
+        find_ids,
+        [
+            (asked.queries, uri, asked.sizes.queries, may_have_header and not number)
+            for number, uri in enumerate(pieces)
+        ],
+        description="finding the ids",
+        unit="pieces",
+    )
+    if may_have_header:
+        log.info(
+            "predict: %s: no column is named id: the first column has the ids, and the first line %s",
+            ids_uri,
+            "is its name, as the run knows no such id"
+            if searched and searched[0]["has_header"]
+            else "is an id too",
+        )
+    num_ids, num_unknown = (sum(piece[key] for piece in searched) for key in ("num_ids", "num_unknown"))
+    shown = [name for piece in searched for name in piece["unknown"]][:_SHOWN]
+    kind = asked.queries.entity_type
+    named = ", ".join(map(repr, shown)) + (", ..." if num_unknown > len(shown) else "")
+    if num_unknown == num_ids:
+        like = f", such as {named}" if shown else ""
+        found = f"{num_ids} others{like}" if num_ids else "none"
+        raise ConfigError(f"--ids {ids_uri}: expected ids of {kind!r}, found {found}")
+    if num_unknown:
+        told = "predict: %d of %d ids are no %s of the run and get no answers: %s"
+        log.warning(told, num_unknown, num_ids, kind, named)
+    chunks = [
+        IdChunk(start, min(start + asked.sizes.queries, piece["num_ids"]), piece["uri"], group)
+        for piece in searched
+        for group, start in enumerate(range(0, piece["num_ids"], asked.sizes.queries))
+    ]
+    return chunks, {"num_ids": num_ids, "num_unknown": num_unknown, "unknown": shown}
+
+
+def find_ids(table: EntityTable, uri: str, group_rows: int, may_have_header: bool = False) -> dict[str, Any]:
+    """Write the ids of a piece with the numbers of their entities; a Dask task.
+
+    Returns the new file, counts, and the first unknown ids. A first id that is unknown and may be a header is
+    left out.
+    """
+    ids = given.read_piece(uri)["id"].combine_chunks()
+    numbers = table.find(ids)
+    has_header = may_have_header and bool(numbers[0] == UNKNOWN)
+    ids, numbers = ids[int(has_header) :], numbers[int(has_header) :]
+    numbered_uri = storage.join(storage.parent(uri), f"found-{storage.name(uri)}")
+    with storage.atomic_output(numbered_uri) as stream:
+        pq.write_table(pa.table([ids, pa.array(numbers)], schema=NUMBERED), stream, row_group_size=group_rows)
+    unknown = pc.filter(ids, pa.array(numbers == UNKNOWN))
+    return {
+        "uri": numbered_uri,
+        "has_header": has_header,
+        "num_ids": len(ids),
+        "num_unknown": len(unknown),
+        "unknown": unknown[:_SHOWN].to_pylist(),
+    }
 
 
 def _check_one_names_relations(uri: str, relation: str | None) -> None:
@@ -165,7 +290,7 @@ def _score_pairs(
     given_uri = question.pairs or ""
     names = trained.relation_names
     dimension = max(table.dimension for table in tables.values())
-    sizes = sizes_for(question.memory_bytes, dimension, 1, 1)
+    sizes = search.sizes_for(question.memory_bytes, dimension, 1, 1)
     pairs = map(partial(_checked, names=names, uri=given_uri), given.iter_pairs(given_uri))
     pieces = given.cut(pairs, work.uri("given"), sizes.pairs, question.memory_bytes // 4)
     if not pieces:

@@ -8,20 +8,27 @@ Shapes: U distinct entities that are asked about, N candidates (of a tile), D di
 out, L lists, P queries of a tile, M known edges.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
-from graphmill.ask.edges import Graph, Numbers, edges_of, pieces_of
+from graphmill.ask.edges import Graph, Numbers, edges_of, known_paths, loopless, pieces_of
 from graphmill.ask.entities import EntityTable
 from graphmill.ask.predict.lists import Lists
-from graphmill.ask.relation import Relation
+from graphmill.ask.predict.settings import PredictOptions
+from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
+from graphmill.ask.run import TrainedRun
 from graphmill.ask.scan import HEIGHT, WIDTH, Answers, Codes, Pairs, Scan, TopK, made, pairs_within
-from graphmill.checkpoints import Floats
+from graphmill.checkpoints import Floats, pbg
+from graphmill.config import Config
 from graphmill.display import progress
-from graphmill.errors import ConfigError
-from graphmill.model.calibration import Scale
+from graphmill.errors import ConfigError, suggestion
+from graphmill.formats import calibration
+from graphmill.formats.calibration import Calibration
+from graphmill.model import comparators
+from graphmill.model.calibration import NUM_BEST, Scale
 from graphmill.sorted_arrays import positions
 from graphmill.vocab import Side
 
@@ -247,3 +254,60 @@ def nearest_lists(asked: Asked, lists: Lists, query_UD: Floats) -> Numbers:
         best.add(np.arange(len(score_PL)), score_PL, np.arange(len(centers_LD)))
         list_UP[start : start + step] = best.result().candidate.reshape(-1, probed)
     return list_UP
+
+
+def asked_of(trained: TrainedRun, question: PredictOptions, tables: Mapping[str, EntityTable]) -> Asked:
+    """Make of a question what every task gets."""
+    config = trained.config
+    relation, side = relation_asked(trained, question), question.side
+    queries, candidates = tables[relation.types[side.other]], tables[relation.types[side]]
+    k = max(1, min(question.k, candidates.num_entities))
+    num_gpus = config.num_gpus if comparators.is_dot(relation.comparator, relation.bias) else 0
+    products = GPU_PRODUCTS if num_gpus else PRODUCTS
+    scale = read_calibration(trained).scale(relation.name, side) if question.calibrated else None
+    num_best = k if scale is None else max(k, NUM_BEST)
+    memory_bytes, num_entities = question.memory_bytes, candidates.num_entities
+    sizes = sizes_for(memory_bytes, candidates.dimension, num_entities, num_best, products)
+    folders = tuple(known_paths(config)) if question.exclude_known else ()
+    if question.cosine:
+        itself = queries.entity_type == candidates.entity_type
+    else:
+        itself = not question.with_itself and bool(loopless(config, [relation.number]))
+    return Asked(relation, side, k, num_best, queries, candidates, folders, itself, sizes, num_gpus, scale)
+
+
+def relation_asked(trained: TrainedRun, question: PredictOptions) -> Relation:
+    """Make the relation that answers."""
+    if question.cosine:
+        return cosine_relation(trained.config, question)
+    number = number_of(trained, question.relation or trained.relation_names[0])
+    return relation_of(trained, read_parameters(trained), number)
+
+
+def cosine_relation(config: Config, question: PredictOptions) -> Relation:
+    """Make the relation whose score of two ids is the cosine of their vectors."""
+    types = list(config.entities)
+    if question.id_type is None and len(types) > 1:
+        raise ConfigError(f"--type: missing; the run has {', '.join(types[:10])}")
+    own = _known_type("--type", question.id_type or types[0], types)
+    other = _known_type("--candidates", question.candidate_type or own, types)
+    if config.entity_dimension(own) != config.entity_dimension(other):
+        raise ConfigError(
+            f"--candidates {other}: expected vectors as long as those of {own} "
+            f"({config.entity_dimension(own)}), found {config.entity_dimension(other)}"
+        )
+    return Relation("cosine", 0, {Side.LHS: own, Side.RHS: other}, "none", "cos", False, {Side.RHS: []})
+
+
+def _known_type(option: str, name: str, types: list[str]) -> str:
+    if name not in types:
+        raise ConfigError(f"{option} {name}: {suggestion(name, types, 'expected one of')}")
+    return name
+
+
+def read_calibration(trained: TrainedRun) -> Calibration:
+    """Read the calibration of the run; raises as `graphmill.formats.calibration.read`."""
+    config = trained.config
+    checksum = pbg.version_checksum(trained.checkpoint_path, trained.version)
+    uri = calibration.uri_beside(config.record_uri(config.checkpoint_path))
+    return calibration.read(uri, trained.version, checksum)

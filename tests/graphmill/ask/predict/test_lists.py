@@ -9,14 +9,12 @@ import h5py
 import numpy as np
 import pytest
 from distributed import Client
-from graphmill.run.results import notes_of
 from numpy.random import Generator
 
 from graphmill import report, storage
 from graphmill.ask import given
 from graphmill.ask.predict import job, lists, make_lists, search
 from graphmill.ask.predict.answers import IdChunk, joined, write_answers
-from graphmill.ask.predict.for_ids import find_ids
 from graphmill.ask.predict.make_lists import make_lists as make
 from graphmill.ask.predict.search import Asked, search_lists
 from graphmill.ask.predict.settings import PredictOptions
@@ -24,6 +22,7 @@ from graphmill.ask.scan import WIDTH
 from graphmill.errors import FormatError
 from graphmill.library.run import Run
 from graphmill.run import work
+from graphmill.run.record import notes_of
 from graphmill.vocab import Side
 from tests.commands import Command
 from tests.contents import contents
@@ -239,7 +238,7 @@ def test_joined_queries_have_the_same_answers(tmp_path: Path) -> None:
     chosen = [world.name("user", number) for number in (15, 3, 8, 0, 2, 7, 11, 4)]
     (tmp_path / "ids").write_text("\n".join(chosen))
     (piece,) = given.cut(given.iter_ids(str(tmp_path / "ids")), str(tmp_path / "given"), 100, 1 << 20)
-    piece = find_ids(what.queries, piece, 3)["uri"]
+    piece = job.find_ids(what.queries, piece, 3)["uri"]
     chunks = [IdChunk(start, min(start + 3, 8), piece, group) for group, start in enumerate((0, 3, 6))]
     found = joined([*chunks, IdChunk(0, 5), IdChunk(5, 10), IdChunk(10, 16)], 6)
     sizes = [each.stop - each.start for each in found]

@@ -15,7 +15,7 @@ from graphmill import config as configuration
 from graphmill import storage
 from graphmill.ask.entities import EntityTable, read_tables
 from graphmill.ask.model import Model
-from graphmill.ask.predict import for_ids
+from graphmill.ask.predict import search
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import pbg
@@ -269,7 +269,7 @@ def tables_of(config: Config) -> tuple[Any, dict[str, EntityTable]]:
 
 def asked(config: Config, question: PredictOptions) -> Any:
     trained, tables = tables_of(config)
-    return for_ids.asked_of(trained, question, tables)
+    return search.asked_of(trained, question, tables)
 
 
 def read_answers(folder: str | Path) -> dict[tuple[str, int], tuple[str, float]]:
