@@ -86,10 +86,10 @@ def test_no_string_names_code_of_ours() -> None:
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
     "etl": 10_178,
-    "train": 14_231,
+    "train": 14_230,
     "remap": 1_741,
-    "graphmill/ask": 10_492,
-    "graphmill": 39_726,
+    "graphmill/ask": 10_458,
+    "graphmill": 39_691,
     "bench": 2_998,
 }
 
