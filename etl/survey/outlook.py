@@ -23,7 +23,7 @@ from graphmill.vocab import TRAIN_SPLIT
 
 ROWS_PER_CORE_S = 1_000_000  # docs/benchmarks/figures.md
 _CHUNK_BYTES, _ROW_BYTES = 0.35 * 2**30, 0.1 * 2**30 / 1e6  # docs/how_to/etl.md, of a task
-_MAX_HEADS = 20
+MAX_HEADS = 20
 
 
 def estimate(config: Config) -> Estimate:
@@ -61,10 +61,10 @@ def estimate(config: Config) -> Estimate:
 
 def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
     """Estimate the rows of a table by the heads of its first files, and return its first range."""
-    heads = [find_ranges("", table, file, chunk_rows=1 << 20) for file in files[:_MAX_HEADS]]
+    heads = [find_ranges("", table, file, chunk_rows=1 << 20) for file in files[:MAX_HEADS]]
     num_rows = sum(file_range.num_rows for ranges in heads for file_range in ranges)
     sizes = [file.num_bytes() for file in files]
-    share = sum(sizes[:_MAX_HEADS]) / max(sum(sizes), 1)
+    share = sum(sizes[:MAX_HEADS]) / max(sum(sizes), 1)
     first = next((file_range for ranges in heads for file_range in ranges), None)
     passing = 1.0
     if first and first.filters:

@@ -563,7 +563,7 @@ def test_tables_as_sites_keep_them(tmp_path: Path, write_shop: Callable[[Path], 
 
 def test_an_estimate_of_columns_in_structs_and_folders(tmp_path: Path, monkeypatch) -> None:
     """Of the first files, for all."""
-    monkeypatch.setattr(outlook, "_MAX_HEADS", 1)
+    monkeypatch.setattr(outlook, "MAX_HEADS", 1)
     for folder in ("kind=a/1", "kind=a/2", "kind=a/3", "kind=a/4"):
         write_parquet(tmp_path / f"{folder}.parquet", e=[{"user": "u1"}, {"user": "u2"}])
     shape: Any = {"entities": {"user": 1, "kind": 1}, "relations": [("to", "user", "kind")]}
