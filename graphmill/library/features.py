@@ -60,7 +60,7 @@ def features(
         place_of = {name: place for place, name in enumerate(names.to_pylist())}
         for folded in run.fold_in(edges):
             place = place_of.get(folded.id) if folded.type == entity_type else None
-            if place is not None and not is_known_U[place]:
+            if place is not None:
                 vectors_UD[place], confidence_U[place] = folded.embedding, folded.confidence
     made = None if components is None else Components.of(_moments(run, entity_type), components)
     similar = None if similar_to is None else _similar(run, entity_type, similar_to)

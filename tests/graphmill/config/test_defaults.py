@@ -196,7 +196,7 @@ def test_the_recipe_of_large_graphs_and_parts_of_it_that_are_set(tmp_path: Path)
     assert large.half_precision
     assert (small.train.first_negatives, large.train.first_negatives) == (1, 1 / 8)
     assert large.num_epochs == 6
-    assert sized(tmp_path, (9, 9), 2**25, **SEVERAL).lr == 0.14
+    assert [sized(tmp_path, (9, 9), 2**25, **each).lr for each in (SEVERAL, SEVERAL | DELTA)] == [0.14] * 2
     all_negs = [each | {"all_negs": True} for each in SEVERAL["relations"]]
     every = sized(tmp_path, (9, 9), 2**25, relations=all_negs, lr=0.3)
     assert every.relations[0].all_negs
@@ -243,6 +243,9 @@ def test_tables_are_cut_until_three_partitions_fit() -> None:
     both = partitions({"user": 64 * GIB, "item": 64 * GIB}, 16 * GIB)
     assert both["user"] == both["item"] > 32
     assert partitions({"user": 64 * GIB}, 16 * GIB, given=4) == {"user": 4}
+    assert partitions({"user": 64 * GIB}, 16 * GIB, given=6) == {"user": 1}
+    small = {str(number): 10 * GIB for number in range(7)}  # which alone need more than there is
+    assert partitions(small | {"user": 30 * GIB}, 64 * GIB)["user"] == 16
 
 
 def test_the_line_says_what_was_chosen_and_why() -> None:

@@ -186,6 +186,7 @@ def test_as_the_command(tmp_path: Path, world: World, graphmill_command: Callabl
     run = graphmill.open(str(tmp_path / "run"))
     ids = [world.name("user", number) for number in (3, 0, 12)] + ["new", "nobody"]
     edges = [("new", "likes", world.name("item", 2)), ("new", "likes", world.name("item", 7))]
+    edges.append((world.name("user", 1), "likes", "new"))  # an item
     pq.write_table(pa.table({"c": ids}), tmp_path / "t.parquet")
     write_edges(tmp_path / "e.parquet", edges)
     (tmp_path / "ids").write_text(ids[0] + "\n")

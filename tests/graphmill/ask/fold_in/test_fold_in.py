@@ -119,6 +119,9 @@ def test_a_call_gives_the_same(tmp_path: Path, world: World, fold_in: Command, r
             row = expected[each.type, each.id]
             assert each.num_edges == row["num_edges"]
             assert each.embedding == pytest.approx(row["embedding"], abs=1e-2)
+    orders = ([*rows], [*rows][::-1])  # the same to the last bit
+    forth, back = ({each[:2]: each.embedding.tobytes() for each in run.fold_in(edges)} for edges in orders)
+    assert forth == back
     assert [each.id for each in run.fold_in([("new-1", "likes", world.name("item", 2))])] == ["new-1"]
     assert run.fold_in([]) == []
     item = world.name("item", 2)
