@@ -131,9 +131,11 @@ def test_missing_types_and_ids_are_refused(output: Path, tmp_path: Path) -> None
 
 def test_an_id_may_be_an_integer(tmp_path: Path, rng: np.random.Generator) -> None:
     vectors_ND = rng.normal(size=(3, 4)).astype(np.float32)
-    with remapped.new_part(str(tmp_path / "embeddings"), "movie", 0, 4) as part:
-        part.append(pa.array(["7", "12", "0"]), vectors_ND)
+    for name in ("movie", "user"):
+        with remapped.new_part(str(tmp_path / "embeddings"), name, 0, 4) as part:
+            part.append(pa.array(["7", "12", "0"]), vectors_ND)
     run = graphmill.open(str(tmp_path))
+    assert run.neighbors("movie", 12, among="user")[0].id == "12"
     for twelve in (12, np.int64(12), "12"):
         np.testing.assert_array_equal(run.vector("movie", twelve), vectors_ND[1])
         assert run.neighbors("movie", twelve) == run.neighbors("movie", "12")

@@ -135,7 +135,10 @@ def test_a_call_gives_the_same(tmp_path: Path, world: World, fold_in: Command, r
         ("row 0: expected three texts", [("a", "likes", "")]),
         (r"row 1: expected \(lhs, relation, rhs\)", [("a", "likes", "b"), ("a", "b")]),
         ("row 0: expected three texts", [("a", "likes", None)]),
-        ("row 0: expected three texts", [("a", "likes", item, "2")]),
+        *(
+            ("row 0: expected three texts", [("a", "likes", item, wrong)])
+            for wrong in ("2", -1, float("inf"))
+        ),
         ("edges: rhs: expected strings", pa.table({"lhs": ["a"], "relation": ["likes"], "rhs": [1.5]})),
         ("not 'rhs'", pa.table({"lhs": ["a"], "relation": ["likes"]})),
     ]
