@@ -138,12 +138,16 @@ def test_relations_beside(near_client: Client, output: str) -> None:
     assert graph.read_rows(config.embedding_path) == graph.expected_rows(version=2)
 
 
-def test_relations_that_the_configuration_does_not_have(output: str, refused: Refused) -> None:
+def test_relations_that_the_configuration_does_not_have(output: str, refused: Refused, cli: Cli) -> None:
     """A checkpoint without a configuration: which relation a parameter belongs to is not known."""
     graph.write_checkpoint(output, version=2, state={"rhs_operators.1.diagonal": torch.ones(4)})
     message = "the configuration has no operator of a relation 1"
     refused(message, *graph.flags(output), "--set", "remap.relations=true")
     assert not Path(output, "embeddings").exists()
+    relations = [{"name": name, "lhs": "user", "rhs": "item", "operator": "diagonal"} for name in "ab"]
+    Path(output, "checkpoint/config.json").write_text(json.dumps({"relations": relations, "dimension": 4}))
+    assert cli(*graph.flags(output), "--output-dir", f"{output}/out", "--set", "remap.relations=true") == 0
+    assert pq.read_table(f"{output}/out/_relations.parquet")["relation"].to_pylist() == ["b"]
 
 
 def test_no_setting_of_a_foreign_checkpoint_is_taken(output: str, cli: Cli, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from graphmill.checkpoints.recis import HashTable, Saver, slice_of
 from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import ConfigError
-from remap import job
+from remap import job, sources
 from remap.sources import check_maps, load_settings
 from tests.remap.graph import read_rows
 from tests.remap.saved import Cli, Refused
@@ -67,12 +67,14 @@ def test_without_a_map_the_error_says_what_to_do(tmp_path: Path, refused: Refuse
         refused(message, *flags)
 
 
-def test_maps_are_for_recis_and_for_all_types(tmp_path: Path) -> None:
+def test_maps_are_for_recis_and_for_all_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = _run(tmp_path)
+    monkeypatch.setattr(sources, "_PARTITION_BYTES", 40)  # of 60
     given = {"checkpoint_path": checkpoint, "id_maps": (f"user={_map(tmp_path)}", "item=int64")}
     config = load_settings(None, [], given)
     assert job.input_uris(config) == [checkpoint, _map(tmp_path)]
     check_maps(config, config.remap)
+    assert config.num_partitions == {"user": 2, "item": 2}
     fewer = RemapConfig(id_maps={"user": "int64"})
     with pytest.raises(ConfigError, match="there is no map of 'item'"):
         check_maps(config, fewer)

@@ -125,10 +125,23 @@ def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.Log
         assert losses.num_workers == 1
         with pytest.raises(errors.ClusterError, match="dying: the task's worker died 2 times"):
             cluster.run_task(client, always_die, description="dying")
-    losses._count((0.0, {"action": "remove-worker", "expected": True}))
     assert losses.num_workers == 3, "those that close in the end are not lost"
     assert len(re.findall(r"lost the worker tls://127\.0\.0\.1:\d+, number \d of this run", caplog.text)) == 3
     assert "replaces a lost one" in caplog.text
+
+
+def test_a_worker_that_comes_replaces_a_lost_one(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "graphmill")
+    losses = cluster.Losses()
+    for action, expected in (
+        ("add", None),
+        ("remove", False),
+        ("remove", True),
+        ("add", None),
+        ("add", None),
+    ):
+        losses._count((0.0, {"action": f"{action}-worker", "worker": "w", "expected": expected}))
+    assert (losses.num_workers, caplog.text.count("replaces a lost one")) == (1, 1)
 
 
 def test_progress_of_tasks_is_shown_here(client: Client) -> None:

@@ -264,6 +264,7 @@ def test_more_memory_than_a_container_may_have(tmp_path: Path, monkeypatch: pyte
 def test_more_cores_than_a_container_may_have(tmp_path, monkeypatch, caplog):
     """A warning: by default YARN's scheduler counts memory alone, and such a worker runs."""
     install_yarn(tmp_path, monkeypatch, "exit 0")
+    monkeypatch.setattr(hadoop, "home_uri", lambda: str(tmp_path))
     yarn, words = hadoop.find(None, tmp_path), ["-container_vcores", "6"]
     application = hadoop.Application(yarn, "n", 1, words, tmp_path / "log")
     wait_until(lambda: application.id is not None, 60)
@@ -274,7 +275,10 @@ def test_more_cores_than_a_container_may_have(tmp_path, monkeypatch, caplog):
         "(yarn.scheduler.maximum-allocation-vcores): nodes may have more work than cores"
     )
     assert caplog.text.count(told) == 1
+    uploaded = tmp_path / "n/application_17_0001"
+    uploaded.mkdir(parents=True)
     application.end(0)
+    assert not uploaded.exists()
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from etl.tables.files import table_roots
+from graphmill import cluster
 from graphmill import config as configuration
 from graphmill.cli import etl
 from graphmill.cli.main import tune as command
@@ -134,6 +135,9 @@ def test_a_stopped_search_goes_on(graph, client, tmp_path):
         search(graph, folder, client, StoppedClaim())
     before = json.loads(contents(folder)["tune.json"])
     assert len(before["trials"]) == 3
+    sharers = max(cluster.workers_by_host(client).values())
+    five = Tuner(graph.model_copy(update={"workers": 5}), "", 9, 4, client, NO_CLAIM)
+    assert five._threads == 5 // sharers < 5
     (folder / "trial-0-9").mkdir()  # of a killed trial
     found = search(graph, folder, client)
     assert not list(folder.glob("trial-*"))
