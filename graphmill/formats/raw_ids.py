@@ -34,8 +34,8 @@ def holds_whole_numbers(kind: pa.DataType) -> bool:
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of a type are strings, also as a dictionary."""
-    return _plain(kind) in (pa.string(), pa.large_string())
+    """Whether values of a type are strings, also as a dictionary or a view."""
+    return _plain(kind) in TEXTS
 
 
 def texts_of(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -66,6 +66,7 @@ def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray)
     for kind, ids in (
         (pa.list_(pa.float64()), pa.array(range(50))),
         (pa.large_list(pa.float32()), names.cast(pa.large_string())),  # as polars writes them
+        (pa.large_list(pa.float32()), names.cast(pa.string_view())),
         (pa.list_(pa.float16(), DIMENSION), names.dictionary_encode()),
     ):
         lists = pa.array(list(rows.astype(np.float64)), kind)

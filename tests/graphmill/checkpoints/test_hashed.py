@@ -185,7 +185,7 @@ def test_a_raw_id_with_two_ids_and_an_id_in_two_rows_are_refused(tmp_path: Path)
 
 
 def test_columns_of_a_map_are_found_by_type_or_named(tmp_path: Path) -> None:
-    """A column of strings and one of integers, in a file or a folder; dictionaries, int32 and uint64 too."""
+    """A column of strings and one of integers, in a file or a folder; dictionaries, views, int32 and uint64 too."""
     plain = IdMap(_write_map(tmp_path / "plain.parquet", ["a", "b"], [1, -2], score=[0.5, 1.5]))
     assert [(raw.to_pylist(), ids.tolist()) for raw, ids in plain.batches()] == [(["a", "b"], [1, -2])]
     uri = _write_map(tmp_path / "two.parquet", ["a"], [1], other=["x"], number=[5])
@@ -195,9 +195,10 @@ def test_columns_of_a_map_are_found_by_type_or_named(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=r"expected a column 'other' of integers, found number, hash"):
         list(IdMap(uri, ("name", "other")).batches())
     (tmp_path / "folder" / "part").mkdir(parents=True)
+    raw_ids = pa.array(["r0"]).dictionary_encode(), pa.array(["r1"], pa.string_view())
     for number, ids in enumerate((pa.array([2**64 - 3], pa.uint64()), pa.array([7], pa.int32()))):
-        table = {"raw": pa.array([f"r{number}"]).dictionary_encode(), "id": ids}
-        pq.write_table(pa.table(table), tmp_path / "folder" / "part" / f"{number}.parquet")
+        table = pa.table({"raw": raw_ids[number], "id": ids})
+        pq.write_table(table, tmp_path / "folder" / "part" / f"{number}.parquet")
     found = list(IdMap(str(tmp_path / "folder")).batches())
     assert [(raw.to_pylist(), ids.tolist()) for raw, ids in found] == [(["r0"], [-3]), (["r1"], [7])]
 

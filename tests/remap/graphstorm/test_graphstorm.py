@@ -73,7 +73,7 @@ def test_both_at_once_and_types_by_flags(golden: Path, cli: Cli) -> None:
     assert len(list((golden / "emb").rglob("*.parquet"))) == 4
 
 
-@pytest.mark.parametrize("form", ["nested", "older columns", "one file", "integers as text"])
+@pytest.mark.parametrize("form", ["nested", "older columns", "one file", "integers as text", "views"])
 def test_every_form_of_map(tree: Tree, cli: Cli, form: str) -> None:
     expected = tree.write_users([4, 6])
     files = sorted((tree.maps / "user").iterdir())
@@ -93,6 +93,8 @@ def test_every_form_of_map(tree: Tree, cli: Cli, form: str) -> None:
         elif form == "integers as text":
             encoded = orig.cast(pa.large_string()).dictionary_encode()
             pq.write_table(pa.table({"orig": encoded, "new": new.cast(pa.int32())}), path)
+        elif form == "views":
+            pq.write_table(pa.table({"orig": orig.cast(pa.string_view()), "new": new}), path)
     assert cli(*tree.arguments()) == 0
     assert tree.embeddings() == expected
 
