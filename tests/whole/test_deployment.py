@@ -9,6 +9,8 @@ import shlex
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 import xml.etree.ElementTree as ET
 import zipfile
 from datetime import date
@@ -213,6 +215,17 @@ def test_the_license_is_in_the_wheel(wheel: Path) -> None:
         assert archive.read(name) == text
         metadata = archive.read(name.replace("licenses/LICENSE", "METADATA")).decode()
     assert "License-Expression: Apache-2.0\nLicense-File: LICENSE\n" in metadata
+
+
+@pytest.mark.slow
+def test_the_sdist_has_what_is_listed(tmp_path: Path) -> None:
+    completed(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path, cwd=REPOSITORY)
+    (path,) = tmp_path.iterdir()
+    with tarfile.open(path) as archive:
+        found = {name.split("/")[1] for name in archive.getnames()}
+    targets = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]
+    listed = {name.strip("/") for name in targets["sdist"]["include"]}
+    assert found == listed | {".gitignore", "PKG-INFO", "pyproject.toml"}
 
 
 @pytest.mark.parametrize(
