@@ -1,9 +1,8 @@
 """`graphmill remap`, `graphmill neighbors`: a run or GraphStorm's outputs under raw ids, and neighbours."""
 
-import contextlib
 import json
 import logging
-from collections.abc import Iterator
+from functools import partial
 from typing import Annotated, Any
 
 import click
@@ -213,12 +212,9 @@ def _remap_saved(
         logging.getLogger("graphmill").warning("remap: the run saved nothing: nothing to remap")
         return
 
-    @contextlib.contextmanager
-    def connect() -> Iterator[Any]:
-        with progress.displayed(), cluster.connect(master, settings) as client:
-            yield client
-
-    click.echo(json.dumps(job.run(wanted, connect)))
+    with progress.displayed():
+        figures = job.run(wanted, partial(cluster.connect, master, settings))
+    click.echo(json.dumps(figures))
 
 
 class NeighborsOptions(Section):

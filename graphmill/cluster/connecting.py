@@ -83,7 +83,7 @@ def connect(
             root: BaseException = error
             while root.__cause__ is not None:  # Dask's own errors name no reason
                 root = root.__cause__
-            reason = str(error) if is_told or root is error else f"{error} {root}"
+            reason = str(error) if is_told or str(root) in str(error) else f"{error} {root}"
             raise NoClusterError(f"{place}{reason}; nothing was changed: try again") from error
         yield client
 

@@ -19,7 +19,7 @@ from graphmill.cluster import dashboard
 from graphmill.cluster.keys import Keys
 from graphmill.cluster.settings import num_cores
 from graphmill.config.sections.cluster import LOOPBACK, ClusterConfig
-from graphmill.errors import optional
+from graphmill.errors import ClusterError, optional
 from graphmill.machine import interrupt
 
 # Dask may lose a worker for good if the worker dies during a restart. Tasks would then wait for ever.
@@ -66,10 +66,20 @@ def _environment_of_workers() -> Iterator[None]:
 
 def local_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Block:
     """Run a scheduler in this process, and N workers with one thread each, during the block."""
+    _check_semaphores(master)
     options: dict[str, Any] = {"n_workers": num_workers_of(master), "threads_per_worker": 1}
     if settings.worker_memory != "auto":  # given to Dask, `auto` would be the share of a core
         options["memory_limit"] = settings.worker_memory
     return _cluster_here(settings, partial(scheduler_here, settings, keys, **options))
+
+
+def _check_semaphores(master: str) -> None:
+    try:
+        multiprocessing.Lock()
+    except OSError as error:  # Dask would wait for its workers without end
+        raise ClusterError(
+            f"--master {master}: worker processes need a /dev/shm to write to: {error}"
+        ) from error
 
 
 def num_workers_of(master: str) -> int:
@@ -80,6 +90,7 @@ def num_workers_of(master: str) -> int:
 
 def cuda_cluster(master: str, settings: ClusterConfig, keys: Keys | None) -> _Block:
     """Run a scheduler in this process, and one worker per GPU, during the block."""
+    _check_semaphores(master)
     missing = f"--master {master}: dask-cuda is not installed; pip install 'graphmill[cuda]'"
     made = optional("dask_cuda", missing).LocalCUDACluster
     return _cluster_here(settings, partial(made, **_connection(settings, keys)))

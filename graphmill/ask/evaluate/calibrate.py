@@ -131,12 +131,7 @@ def _answers(
 
 
 def find_best(
-    part: Part,
-    side: Side,
-    rows: slice,
-    known: Sequence[KnownFile],
-    true: Sequence[KnownFile],
-    share: float,
+    part: Part, side: Side, rows: slice, known: Sequence[KnownFile], true: Sequence[KnownFile], share: float
 ) -> tuple[npt.NDArray[np.float32], Bools, Numbers]:
     """Find the best answers of some queries of a group, as `CalibrationAnswers` has them; a task.
 

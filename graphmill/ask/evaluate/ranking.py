@@ -162,13 +162,7 @@ class Counting:
     """
 
     def __init__(
-        self,
-        ranker: Ranker,
-        queries: Queries,
-        rows: slice,
-        vectors_QD: Tensor,
-        own_E: Tensor,
-        known: Numbers,
+        self, ranker: Ranker, queries: Queries, rows: slice, vectors_QD: Tensor, own_E: Tensor, known: Numbers
     ) -> None:
         """`vectors_QD` and `own_E` are those of the range; `known` has cells that do not count, sorted."""
         self.ranker, self.queries, self.rows, self.known = ranker, queries, rows, known

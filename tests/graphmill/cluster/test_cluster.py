@@ -1,5 +1,7 @@
 """Start and use of Dask clusters, retries of tasks, lost workers."""
 
+import errno
+import multiprocessing
 import os
 import re
 import signal
@@ -227,16 +229,31 @@ def test_no_scheduler_answers_at_the_address(is_stopped: bool) -> None:
     assert error.value.exit_code == 69
 
 
-def test_a_scheduler_that_does_not_start_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reason", ["", " Cannot assign requested address"])
+def test_a_scheduler_that_does_not_start_says_why_once(reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*_: object) -> None:
         try:
             raise OSError("Cannot assign requested address")
         except OSError as error:
-            raise RuntimeError("Scheduler failed to start.") from error
+            raise RuntimeError(f"Scheduler failed to start.{reason}") from error
 
     monkeypatch.setitem(connecting.STARTERS, "yarn", start)
-    why = r"--master yarn: the cluster does not answer: Scheduler failed to start\. Cannot assign requested"
+    why = (
+        r"--master yarn: the cluster does not answer: Scheduler failed to start\. Cannot assign \w+ address; "
+    )
     with pytest.raises(errors.ClusterError, match=why), cluster.connect("yarn", ClusterConfig(tls="off")):
+        pass
+
+
+def test_workers_that_cannot_share_semaphores_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a container without /dev/shm, for whose workers Dask waits without end."""
+
+    def refuse() -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(multiprocessing, "Lock", refuse)
+    why = r"--master local\[1\]: worker processes need a /dev/shm to write to: .*Read-only"
+    with pytest.raises(errors.NoClusterError, match=why), cluster.connect("local[1]", ClusterConfig()):
         pass
 
 
