@@ -6,6 +6,7 @@ output.
 
 import json
 import logging
+import os
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
@@ -77,6 +78,8 @@ class _Lines(logging.Handler):
 
 def start_logging() -> None:
     """Send GraphMill's log lines to standard error, as the options say."""
+    if os.environ.get("COLUMNS") == "0":
+        del os.environ["COLUMNS"]  # rich would write nothing
     log.handlers = [_Lines()]
     log.setLevel(logging.WARNING if options.quiet else logging.INFO)
     log.propagate = False

@@ -185,7 +185,7 @@ def test_a_raw_id_with_two_ids_and_an_id_in_two_rows_are_refused(tmp_path: Path)
 
 
 def test_columns_of_a_map_are_found_by_type_or_named(tmp_path: Path) -> None:
-    """A column of strings and one of integers, in a file or a folder; dictionaries, views, int32 and uint64 too."""
+    """A column of strings and one of integers, in a file or a folder; each of several types."""
     plain = IdMap(_write_map(tmp_path / "plain.parquet", ["a", "b"], [1, -2], score=[0.5, 1.5]))
     assert [(raw.to_pylist(), ids.tolist()) for raw, ids in plain.batches()] == [(["a", "b"], [1, -2])]
     uri = _write_map(tmp_path / "two.parquet", ["a"], [1], other=["x"], number=[5])

@@ -84,6 +84,11 @@ def test_an_error_is_one_block(conf, submit, options, expected, trace):
     assert trace or len(told.splitlines()) == 1
 
 
+def test_a_terminal_that_says_it_has_no_columns_is_written_to(forked: Forks) -> None:
+    done = forked("graphmill", "check", "--conf", "none.yaml", COLUMNS="0", code=2)
+    assert done.stderr.startswith("error: none.yaml: ")
+
+
 def test_a_defect_says_that_it_is_one_and_where_and_the_record_has_the_trace(conf, forked):
     program = f"""
 import etl.job, sys
