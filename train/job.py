@@ -126,8 +126,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     config = one_worker_per_gpu(resolve_auto_values(import_legacy_inputs(config)))
     _announce(config)
     claim.check()
-    claiming = claimed(config, ensemble.members_of(config), claim)
-    with claiming as changes, announced(client), changes_in_errors(config):
+    with claimed(config, claim) as changes, announced(client), changes_in_errors(config):
         figures = _train(config, client, claim)
     claim.check()
     if changes and not figures["num_edges"]:

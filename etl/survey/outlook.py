@@ -4,7 +4,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import reduce
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -77,10 +76,9 @@ def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
 def _ids(config: Config, table: Table, first: FileRange | None) -> Iterator[tuple[str, list[str]]]:
     if first is None:
         return
-    rows = first_rows(first).select([*first.table.columns()])
-    sample = rows.filter(reduce(pc.and_, [pc.is_valid(column) for column in rows.columns])).to_pydict()
+    sample = first_rows(first).select([*first.table.columns()]).to_pydict()
     if isinstance(table, EntityTableConfig):
-        yield table.type, sample["id"]
+        yield table.type, [raw_id for raw_id in sample["id"] if raw_id is not None]
         return
     assert isinstance(table, TableConfig)  # a run's tables are of these
     relations = {relation.name: relation for relation in config.relations}
@@ -89,8 +87,10 @@ def _ids(config: Config, table: Table, first: FileRange | None) -> Iterator[tupl
     for side in ("lhs", "rhs"):
         ids: dict[str, list[str]] = {}
         for name, raw_id in zip(names, sample[side], strict=True):
-            if relation := entry or relations.get(name):
-                ids.setdefault(getattr(relation, side), []).append(raw_id)
+            if raw_id is not None and (relation := entry or relations.get(name)):
+                kind = getattr(relation, side)
+                cut = table.feature_delimiter if config.entities[kind].featurized else None
+                ids.setdefault(kind, []).extend(raw_id.split(cut) if cut else [raw_id])
         yield from ids.items()
 
 

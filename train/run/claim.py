@@ -12,7 +12,7 @@ PBG's own: it is resumed, as PBG does, unless `train.on_change` is set.
 """
 
 import logging
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from graphmill.run import fingerprints
 from graphmill.run.fingerprints import content_of
 from graphmill.run.lock import Claim
 from graphmill.run.trained_with import FILE, saved_settings, trained_s
-from train.run import validation
+from train.run import ensemble, validation
 from train.tables import given_vectors
 
 log = logging.getLogger("graphmill")
@@ -95,14 +95,14 @@ def claim_checkpoint(config: Config) -> list[str]:
 
 
 @contextmanager
-def claimed(config: Config, members: Sequence[Config], claim: Claim) -> Iterator[list[str]]:
+def claimed(config: Config, claim: Claim) -> Iterator[list[str]]:
     """Claim the checkpoint; one that is moved aside comes back if the block fails before a version."""
     path, aside = config.checkpoint_path, storage.name_aside(config.checkpoint_path)
     try:
         yield claim_checkpoint(config)
     except Exception:
         claim.check()
-        trained = (pbg.read_version(model.checkpoint_path) for model in (config, *members))
+        trained = (pbg.read_version(model.checkpoint_path) for model in ensemble.members_of(config))
         if storage.exists(aside) and not any(trained):
             storage.delete(path)
             storage.move(aside, path)

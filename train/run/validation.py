@@ -57,6 +57,8 @@ class Validation:
         check_split(config)
         if self.settings.validate_split == TRAIN_SPLIT:
             log.warning("training: validate_split: train: the MRR of edges that are trained on stops nothing")
+        if self.settings.patience and not self.settings.validate_split:
+            log.warning("training: train.patience stops nothing without train.validate_split")
         if version and self.settings.validate_split and storage.exists(self._uri):
             self._read(version)
 

@@ -37,7 +37,6 @@ _REMEDY = (
     "or start without init_path"
 )
 
-
 log = logging.getLogger("graphmill")
 
 

@@ -140,15 +140,15 @@ def estimate(config: Config, size: GraphSize | None) -> Estimate:
     """Estimate the number of scores, which rank each edge against all entities on both sides."""
     settings = config.evaluate
     of_edges = size.num_edges.get(settings.split) if size and settings.enabled else None
-    if size is None or not of_edges or not set(config.entities) <= set(size.num_entities):
+    listed = {name for name, entity in config.entities.items() if not entity.featurized}
+    if size is None or not of_edges or not set(config.entities) <= listed & set(size.num_entities):
         return Estimate({}, size)
     num_trained = sum(size.num_edges.get(storage.name(path), 0) for path in config.edge_paths)
     extent = extent_of(config, of_edges, size.num_entities, num_trained)
     num_scores = extent.num_edges * scores_per_edge(config, size.num_entities)
     part = f" of {number(of_edges)}" if extent.is_sampled else ""
-    return Estimate(
-        {"evaluate": f"about {number(extent.num_edges)}{part} edges, {number(num_scores)} scores"}, size
-    )
+    told = f"about {number(extent.num_edges)}{part} edges, {number(num_scores)} scores"
+    return Estimate({"evaluate": told}, size)
 
 
 def input_uris(config: Config) -> list[str]:

@@ -30,6 +30,7 @@ from etl.tables.data_file import plain_file
 from etl.tables.files import find_files
 from etl.tables.ranges import find_ranges
 from etl.tables.read import read_blocks
+from graphmill.ask.evaluate import job as evaluation
 from graphmill.cli.main import init as command
 from graphmill.config import Config, defaults, from_mapping, load, yaml_text
 from graphmill.config.sections.etl import EtlConfig, TableConfig
@@ -559,6 +560,23 @@ def test_tables_as_sites_keep_them(tmp_path: Path, write_shop: Callable[[Path], 
     (with_filter,) = yaml_text.parsed(re.sub("# filters", "filters", text), "init")["etl"]["tables"]
     filters = None if write_shop is write_iceberg else [["day", "==", "2026-11-01"]]
     assert with_filter.get("filters") == filters
+
+
+def test_an_estimate_counts_features_and_not_their_lists(tmp_path: Path) -> None:
+    """Nobody ranks entities of features; tables of lists still tell the other side."""
+    docs = ["a b", "b c", "c a", "a", "a b c", ""]
+    write_csv = "\n".join(["doc,tag", *(f"{doc},t{number % 2}" for number, doc in enumerate(docs))])
+    (tmp_path / "text.csv").write_text(write_csv + "\n")
+    tags = [f"t{number % 2}" for number in range(len(docs))]
+    write_parquet(tmp_path / "lists.parquet", doc=[doc.split() for doc in docs], tag=tags)
+    shape: Any = {"entities": {"doc": 1, "tag": 1}, "relations": [("has", "doc", "tag")], "featurized": "doc"}
+    for name in ("text.csv", "lists.parquet"):
+        table = {"path": tmp_path / name, "lhs": "doc", "rhs": "tag", "relation": "has"}
+        settings = config_of("/nowhere", [table], holdout={"test": 0.5}, **shape)
+        found = estimate(settings)
+        assert found.rows["entities, tag"] == "about 2"
+        assert found.rows["entities, doc"] == "about 3" or name != "text.csv"
+        assert not evaluation.estimate(settings, found.size).rows
 
 
 def test_an_estimate_of_columns_in_structs_and_folders(tmp_path: Path, monkeypatch) -> None:

@@ -130,6 +130,8 @@ def test_validation_runs_every_validate_every_epochs_and_at_the_end(config, tmp_
     with suppress(ConfigError):
         job.train(changed(config, train={"validate_split": "train"}))
     assert "validate_split: train: the MRR of edges that are trained on stops nothing" in caplog.text
+    job.train(changed(config, num_epochs=6, train={"patience": 1}))
+    assert "train.patience stops nothing without train.validate_split" in caplog.text
     (tmp_path / "checkpoint" / "validation.json").write_text('{"epochs": [{"epoch": 1}]}')
     with pytest.raises(FormatError, match=r"validation\.json: expected the MRR of each epoch"):
         Trainer(config)
