@@ -271,7 +271,7 @@ def _write_input(root: Path, base: int, counts: dict[str, list[int]]) -> list[tu
     save(str(root / "entities" / inputs.RELATION_COUNT), 3)
     edges = []
     for lhs, rhs in product(range(2), repeat=2):
-        limits = (counts["user"][lhs], 3, counts["user"][rhs])
+        limits = (counts["user"][lhs], 3, max(each[rhs % len(each)] for each in counts.values()))
         edges.append(tuple(rng.integers(0, limit, 50) for limit in limits))
         content = [edge_buckets.Edges(*edges[-1])]
         inputs.write_bucket(str(root / "edges"), Bucket(lhs, rhs), base, 50, content)
@@ -285,7 +285,7 @@ def _convert_input(target: Path, entities: Path, edges: Path, target_format: str
 
 def test_input_goes_there_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """v1 -> legacy -> v1 by the command: the same bytes; weights, which legacy files have not, are said."""
-    _write_input(tmp_path, 1, {"user": [7, 9], "word": [4]})
+    _write_input(tmp_path, 1, {"user": [7, 9], "word": [40]})
     first, second, third = (tmp_path / name for name in ("a", "b", "c"))
     _convert_input(first, tmp_path / "entities", tmp_path / "edges", "pbg")
     _convert_input(second, first / "entities", first / "edges" / "edges", "pbg-legacy")

@@ -60,9 +60,13 @@ def test_reserve_reports_a_full_disk(tmp_path: Path) -> None:
         mapped_array((1 << 20,), np.float32)
 
 
-def test_memory_and_links_to_it_are_of_one_machine(tmp_path: Path) -> None:
+def test_memory_and_links_to_it_are_of_one_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     link = tmp_path / "link"
     link.symlink_to("/dev/shm")
     assert is_of_one_machine("/dev/shm/not/there")
     assert is_of_one_machine(str(link / "file"))
     assert not is_of_one_machine("/proc/self")  # of a type that is no disk
+    mounts = {"/": "nfs", "/a\\040b": "xfs", "/a\\040b/c": "nfs4", "/a\\040b/c/d": "ext4"}
+    text = "".join(f"9 1 0:9 / {place} rw - {kind} x rw\n" for place, kind in reversed(mounts.items()))
+    monkeypatch.setattr(Path, "read_text", lambda path: text)
+    assert [is_of_one_machine(path) for path in ("/x", "/a b/x", "/a b/c", "/a b/c/d/e")] == [False, True] * 2

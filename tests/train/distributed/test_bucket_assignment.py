@@ -119,8 +119,8 @@ def test_a_pass_waits_for_the_pass_before(num, seed, workers, from_one, data):
 
 
 def test_a_later_bucket_waits_again_for_what_is_lost():
-    early, later = Bucket(0, 1), Bucket(1, 0)
-    assignment = Dynamic([early, later], one_type, from_one=False, is_later={later}.__contains__)
+    early, *later = Bucket(0, 1), Bucket(1, 0), Bucket(3, 2)
+    assignment = Dynamic([early, *later], one_type, from_one=False, is_later=later.__contains__)
     assert assignment.next_bucket({}) == early
     assert assignment.next_bucket({}) is None
     assignment.commit(early)
@@ -128,7 +128,7 @@ def test_a_later_bucket_waits_again_for_what_is_lost():
     assert assignment.next_bucket({}) == early
     assert assignment.next_bucket({}) is None
     assignment.commit(early)
-    assert assignment.next_bucket({}) == later
+    assert [assignment.next_bucket({}) for _ in later] == later
 
 
 @pytest.mark.slow
@@ -172,10 +172,12 @@ def test_rounds_are_full():
     for num, size in ((4, 2), (16, 8), (8, 2)):
         rounds = rounds_of(ordered_buckets("inside_out", num, num, 1), one_type, size, from_one=False)
         assert len(rounds) <= num * num / size * 1.3 + 1
-    for num in (3, 4, 8, 16):  # one waits where the number is odd
+    for num in (3, 4, 5, 7, 8, 15, 16):  # one waits where the number is odd
         order = ordered_pairs("random", num, 1, larger_first=False)
         rounds = rounds_of(order, one_type, num // 2, from_one=False)
         assert [len(each) for each in rounds] == [num // 2] * (num - 1 + num % 2)
+    rounds = rounds_of(everything(1, 4), lambda bucket: {("item", bucket.rhs)}, 2, from_one=True)
+    assert [len(each) for each in rounds] == [1] * 4  # no bucket waits for a partition of another
 
 
 @given(num=partitions, seed=seeds, size=sizes, is_dynamic=st.booleans())
@@ -204,6 +206,11 @@ def test_a_worker_keeps_the_partitions_that_it_has():
     assert assignment.next_bucket({}) == first == Bucket(0, 0)
     assignment.commit(first)
     assert assignment.next_bucket({("node", 1): 1, ("node", 2): 1}) == Bucket(1, 2)
+    assignment = Dynamic(everything(3, 3), two_types, from_one=False)
+    taken = [assignment.next_bucket({}) for _ in range(3)]
+    for bucket in taken:
+        assignment.give_back(bucket)
+    assert assignment.next_bucket({}) == taken[-1]
 
 
 def test_buckets_of_a_worker_form_a_path():

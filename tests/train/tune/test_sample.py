@@ -171,7 +171,7 @@ def test_copies_of_an_edge_are_held_out_together(config, sample, rng):
     train, valid, unseen = (set(map(tuple, part)) for part in parts)
     assert sum(map(len, parts)) == 2168
     assert not train & valid | train & unseen | valid & unseen
-    assert 300 < len(valid | unseen) < 700
+    assert 300 < len(valid | unseen) < 550  # of 1,000 at most a half, however many copies there are
 
 
 def test_few_edges_are_refused(tmp_path, sample, rng):
@@ -297,6 +297,7 @@ def test_candidates_are_valid_different_and_the_same_each_time(tmp_path, setting
     found = candidates(config, 1000, 27)
     assert found[0] == {}
     assert len(found) == 27
+    assert all(each.get("dimension", 8) % 2 == 0 for each in found)
     configs = [changed(config, each) for each in found]
     assert len({each.model_dump_json() for each in configs}) == 27
     assert candidates(config, 1000, 27) == found
