@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import os
+import platform
 import re
 import subprocess
 import time
@@ -54,6 +55,17 @@ def bare(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         with Client(address, timeout=300) as client:
             client.wait_for_workers(1, timeout=300)
         yield address
+
+
+def test_what_a_worker_lacks_is_named_and_the_smallest_memory_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = {name: importlib.metadata.version(name) for name in workers.MUST_AGREE}
+    there |= {"graphmill": workers.__version__, "python": ".".join(platform.python_version_tuple()[:2])}
+    workers._check_versions("the scheduler", there)
+    with pytest.raises(ConfigError, match=r"w: h5py is missing there.*torch is missing there"):
+        workers._check_versions("w", there)
+    described = {"a": {"memory_limit": 5}, "b": {"memory_limit": 3}, "c": {}}
+    monkeypatch.setattr(workers, "described_workers", lambda client: described)
+    assert cluster.memory_of_workers(None) == 3
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ import socket
 import time
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from distributed.client import default_client
@@ -18,6 +20,7 @@ from graphmill.display import progress
 from graphmill.errors import ConfigError
 from graphmill.monitoring import lineage, server
 from graphmill.monitoring.lineage import Lineage, dataset, emitting_lineage
+from graphmill.monitoring.metrics import Metrics
 from graphmill.run.record import RunRecord
 from tests.graphmill.monitoring.lineage_server import check_event, lineage_server
 from tests.logged import messages_of
@@ -33,7 +36,7 @@ def test_events_tell_of_stages_and_their_run(tmp_path: Path, monkeypatch: pytest
         monkeypatch.setenv("OPENLINEAGE_URL", collected.url)
         monkeypatch.setenv("OPENLINEAGE_API_KEY", "word")
         monkeypatch.setenv("OPENLINEAGE_NAMESPACE", "shop")
-        monkeypatch.setenv("OPENLINEAGE_PARENT_ID", f"airflow/daily.train/{RUN_ID}")
+        monkeypatch.setenv("OPENLINEAGE_PARENT_ID", f"airflow/eu/daily.train/{RUN_ID}")
         with emitting_lineage(settings, STAGES, "s3://key:secret@out/run.json") as observer:
             observer("train", {"status": "running"})
             observer("train", {"status": "done", "seconds": 1.5, "metrics": {"mrr": 0.5}, "reasons": ["x"]})
@@ -54,7 +57,7 @@ def test_events_tell_of_stages_and_their_run(tmp_path: Path, monkeypatch: pytest
     ]
     whole, begun, done, _, failed, end = collected.events
     assert whole["run"]["runId"] == end["run"]["runId"]
-    assert whole["run"]["facets"]["parent"]["job"] == {"namespace": "airflow", "name": "daily.train"}
+    assert whole["run"]["facets"]["parent"]["job"] == {"namespace": "airflow/eu", "name": "daily.train"}
     assert begun["run"]["runId"] == done["run"]["runId"] != failed["run"]["runId"]
     assert begun["run"]["facets"]["parent"]["run"]["runId"] == whole["run"]["runId"]
     assert {"namespace": "file", "name": settings.entity_path} in begun["inputs"]
@@ -125,6 +128,14 @@ def test_a_broken_stage_entry_ends_no_run(tmp_path, monkeypatch, caplog):
         with emitting_lineage(make_config(tmp_path), STAGES, "run.json") as observer:
             observer("no such stage", {"status": "running"})
     assert "no event: KeyError" in caplog.text
+
+
+def test_metrics_have_no_secret_and_no_flag() -> None:
+    stages = {"evaluate": {"filtered": True, "seconds": 2}}
+    record: Any = SimpleNamespace(uri="s3://key:secret@out/run.json", content={"stages": stages})
+    samples = [sample for metric in Metrics(record, None).collect() for sample in metric.samples]
+    assert "secret" not in str(samples)
+    assert [sample.labels["figure"] for sample in samples if "figure" in sample.labels] == ["seconds"]
 
 
 @pytest.mark.parametrize(

@@ -289,6 +289,7 @@ def two_runs(folder: Path) -> list[Run]:
     two["config"]["dimension"] = 16
     two["metrics"]["mrr"] = two["stages"]["evaluate"]["metrics"]["mrr"] = 0.3
     two["metrics"]["mean_rank"] = 20.0
+    two["metrics"]["of_edges"] = 2 * one["metrics"].setdefault("of_edges", 100)  # neither is better
     for name, content in (("one", one), ("two", two)):
         (folder / name).mkdir()
         write_run(folder / name, content)
