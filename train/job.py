@@ -16,7 +16,7 @@ from typing import Any
 from distributed import Client
 
 from graphmill import cluster, storage
-from graphmill.checkpoints import pbg
+from graphmill.checkpoints import pbg, recognise
 from graphmill.config import Config, PbgConfig
 from graphmill.config.partitions import PartitionKey
 from graphmill.convert.legacy import import_legacy_inputs
@@ -61,6 +61,8 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
             f"init_path: {config.init_path} is also checkpoint_path; a new run needs a checkpoint_path of "
             "its own, and one that goes on needs no init_path"
         )
+    if config.init_path:
+        recognise(config.init_path)
     _check_negatives(config)
     Frozen.of(config)
     if config.train.on_change != "resume" or not pbg.read_version(config.checkpoint_path):

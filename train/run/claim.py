@@ -43,8 +43,7 @@ class Former(NamedTuple):
 
 def input_uris(config: Config) -> list[str]:
     """Return the files and folders that the checkpoint of `config` is trained with."""
-    inputs = [config.entity_path, *config.edge_paths, *([config.init_path] if config.init_path else [])]
-    inputs += given_vectors.inputs_of(config)
+    inputs = [config.entity_path, *config.edge_paths, *given_vectors.inputs_of(config)]
     if split := config.train.validate_split:
         inputs.append(config.split_path(split))
     return inputs

@@ -55,8 +55,9 @@ log = logging.getLogger("graphmill")
 
 
 def inputs_of(config: Config) -> list[str]:
-    """List the files and folders of all vectors, for a fingerprint."""
-    return [uri for path in given_paths(config).values() for uri in (paths_of(path) or [path])]
+    """List what first rows come from, for a fingerprint: init_path, the files and folders of all vectors."""
+    vectors = (uri for path in given_paths(config).values() for uri in (paths_of(path) or [path]))
+    return [*filter(None, [config.init_path]), *vectors]
 
 
 def check(config: Config) -> None:
@@ -81,8 +82,7 @@ def is_needed(config: Config, models: Sequence[Config]) -> bool:
 
 def make(config: Config, claim: Claim = NO_CLAIM) -> None:
     """Make the rows of all types in this process; the configuration is that of one model."""
-    types: dict[str, Any] = {}
-    checksums: Checksums = {}
+    types, checksums = dict[str, Any](), Checksums()
     made_from = _made_from(config)
     with storage.atomic_directory(folder_of(config)) as folder:
         for name, path in given_paths(config).items():
@@ -114,10 +114,9 @@ def told(config: Config) -> list[str]:
 
 def _made_from(config: Config) -> dict[str, Any]:
     """All that the rows depend on, as JSON types."""
-    more = [config.init_path] if config.init_path else []
     return {
         "paths": given_paths(config),
-        "inputs": fingerprints.describe_inputs([config.entity_path, *more, *inputs_of(config)]),
+        "inputs": fingerprints.describe_inputs([config.entity_path, *inputs_of(config)]),
         "dimensions": {name: config.entity_dimension(name) for name in given_paths(config)},
         "bias": config.bias,
         "popularity": config.train.popularity,

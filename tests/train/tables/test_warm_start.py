@@ -13,7 +13,7 @@ import torch
 
 from graphmill import storage
 from graphmill.checkpoints import pbg
-from graphmill.errors import ConfigError, FormatError
+from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.storage.checksums import of_file
 from tests.logged import messages_of
@@ -128,6 +128,12 @@ def test_init_path_that_is_checkpoint_path(first, near_client):
     with pytest.raises(ConfigError, match=r"init_path: .* is also checkpoint_path"):
         job.run(changed(first, init_path=first.checkpoint_path), near_client)
     assert pbg.read_version(first.checkpoint_path) == 2
+
+
+def test_init_path_that_is_no_checkpoint_is_told_before_any_stage(first, tmp_path):
+    for path, error, told in (("nowhere", NotFoundError, "found none"), ("first", FormatError, "looked for")):
+        with pytest.raises(error, match=told):
+            job.check(changed(first, init_path=str(tmp_path / path), checkpoint_path=str(tmp_path / "new")))
 
 
 def write_ids(config, cities):
