@@ -24,6 +24,8 @@ from graphmill.library import Run
 from graphmill.report.charts import COLOURS, REST, Chart, bars, to_json
 from graphmill.report.overview import names, page_of_runs
 from graphmill.report.page import Note, PageTable, render
+from graphmill.report.results import exports
+from graphmill.report.stages import _rows_note
 from tests.forked import Forks
 from tests.graphmill.report.browser import show, show_probed
 from tests.graphmill.smallest import GRAPH
@@ -331,6 +333,18 @@ def test_a_browser_draws_the_comparison(tmp_path: Path) -> None:
     report.write_comparison(two_runs(tmp_path), str(target))
     shown = show(target)
     assert (shown.console, shown.num_charts) == ([], 6)
+
+
+def test_notes_and_bars_by_hand() -> None:
+    assert _rows_note({"num_rows": 100, "num_rows_quarantined": 2}).startswith("Bad: 2 of 100")
+    assert _rows_note({"num_rows": 100, "num_rows_quarantined": 1}).startswith("Good: only 1")
+    sizes = {"file_bytes": 10, "table_bytes": 10, "float32_bytes": 40, "num_rows": 1}
+    (table,) = exports([{"types": {"user": sizes}}])
+    assert table.rows[0][table.columns.index("of float32")] == "50.0 %"
+    (chart,) = bars("b", "B", "b", ["$$x$$", "y"], {"b": [0, 5]}, note="", scale="log")
+    drawn = to_json(chart.plot, "chart")
+    assert "$$" not in drawn  # TeX, for which Bokeh would fetch a library
+    assert '["value",[2.5,5]]' in drawn  # a log axis has no zero
 
 
 def test_every_run_has_bars() -> None:

@@ -65,12 +65,13 @@ def bars_of(chart: Block) -> dict[str, float]:
 def label_file(folder: Path, kind: str, num_labels: int) -> str:
     """Labels of all ids but the last, in order of their frequency."""
     labels = [f"g{min(number % 20, number % num_labels):02d}" for number in range(59)]
-    table = pa.table({"year": [1900] * 59, "movieId": IDS[:59], "genre": labels})
+    ids, labels = [*IDS[:59], IDS[0]], [*labels, "a second one"]  # the first counts
+    table = pa.table({"year": [1900] * 60, "movieId": ids, "genre": labels})
     path = folder / f"movies.{kind}"
     if kind == "parquet":
         pq.write_table(table, path)
     else:
-        rows = [f"1900,{i},{g}" for i, g in zip(IDS, labels, strict=False)]
+        rows = [f"1900,{i},{g}" for i, g in zip(ids, labels, strict=True)]
         path.write_text("\n".join(["year,movieId,genre", *rows, "1900,059,\n"]))
     return str(path)
 
@@ -246,10 +247,11 @@ def test_the_map_shows_the_principal_components(rng: np.random.Generator) -> Non
     axes = np.linalg.qr(rng.normal(size=(6, 6)))[0]
     spread = np.array([9.0, 4.0, 1.0, 0.5, 0.1, 0.1])
     vectors = (rng.normal(size=(4000, 6)) * spread) @ axes.T + 3
-    place, share = project(vectors.astype(np.float32))
-    np.testing.assert_allclose(place.std(axis=0), spread[:2], rtol=0.05)
-    np.testing.assert_allclose(share, (81 + 16) / (spread**2).sum(), rtol=0.02)
-    assert (place[np.abs(place).argmax(axis=0), [0, 1]] > 0).all()
+    for turned in (vectors, -vectors):
+        place, share = project(turned.astype(np.float32))
+        np.testing.assert_allclose(place.std(axis=0), spread[:2], rtol=0.05)
+        np.testing.assert_allclose(share, (81 + 16) / (spread**2).sum(), rtol=0.02)
+        assert (place[np.abs(place).argmax(axis=0), [0, 1]] > 0).all()
 
 
 def test_places_are_kept_until_the_vectors_change(tmp_path: Path, rng: np.random.Generator) -> None:

@@ -15,6 +15,8 @@ from tests.train.distributed.simulated import SimulatedPool, coordinator_of, lin
 from tests.train.graphs import make_config, relation
 from train.distributed import coordinator
 from train.distributed.bucket_assignment import Dynamic, Tournament, rounds_of
+from train.distributed.messages import SavedFile
+from train.distributed.partition_locations import PartitionLocations
 from train.edges.visits import num_passes, ordered_buckets, ordered_pairs
 
 partitions = st.integers(1, 7)
@@ -287,6 +289,21 @@ def test_a_version_has_the_shared_state_after_all_its_buckets(tmp_path):
     coordinator_of(config, pool, 3).run()
     assert pool.num_published > 6
     assert storage.read_text(pbg.model_uri(config.checkpoint_path, 1)) == str(pool.num_published)
+
+
+def test_files_of_older_revisions_go_and_that_of_the_commit_stays(tmp_path):
+    config, key = config_of(tmp_path, 2, 2), ("node", 0)
+    locations = PartitionLocations(config, 1)
+    folders = [config.checkpoint_path, locations.folder(1), locations.folder(2)]
+    files = [SavedFile(n, folder, min(n + 1, 2), "", is_replicated=True) for n, folder in enumerate(folders)]
+    uris = [pbg.embeddings_uri(each.folder, *key, each.version) for each in files]
+    for uri in uris:
+        storage.write_text(uri, "")
+    for each in files[1:]:
+        locations.publish(each.revision, [key], "holder", "address")
+        locations.saved(key, each)
+    locations._storage.shutdown(wait=True)
+    assert [storage.exists(uri) for uri in uris] == [True, False, True]
 
 
 class LacksTwice(SimulatedPool):

@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from tests.train.graphs import make_config, random_triples, write_graph
 from tests.waiting import wait_until
 from train.distributed import shard_placement
 from train.distributed.shard_placement import ShardPlacement
-from train.distributed.shards import ShardLostError
+from train.distributed.shards import Holder, ShardLostError
 from train.distributed.shared_state import SharedRows
 from train.plan.decide import decide
 from train.step.step import Table
@@ -277,3 +278,20 @@ def test_half_a_pull_is_not_what_a_worker_knows(tmp_path):
         cluster.on(1, state)
         (knows, _), _ = cluster.on(1, interrupted)
         assert knows > before
+
+
+def test_shards_that_are_lost_or_move(monkeypatch):
+    """A lost one, also one on its way, goes to the worker that knows most of it; a move keeps revisions."""
+    knows, lost = {"a": 3, "b": 7}, Holder(1, "a", "key", 9)
+    monkeypatch.setattr(shard_placement.shards, "call", lambda actor, *_, **__: knows[actor])
+    placement = ShardPlacement(SimpleNamespace(cancel=print), 2, in_rounds=False)
+    placement._ready = dict(zip(knows, knows, strict=True))
+    placement._servers = {name: SimpleNamespace(key=name) for name in knows}
+    placement.holders, placement._former = [None], {0: lost}
+    placement._lose("a")
+    assert (placement._lost, placement._former) == ({0: lost}, {})
+    placement._ready["a"], placement._servers["a"] = "a", SimpleNamespace(key="a")
+    assert placement._candidates(0) == ["b", "a"]
+    placement._lost, placement._former = {}, {0: lost}
+    assert placement._find_holder(0, "b", is_first=False)
+    assert placement.holders[0].origin == 9
