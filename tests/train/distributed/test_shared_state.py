@@ -290,7 +290,7 @@ def test_shards_that_are_lost_or_move(monkeypatch):
     placement.holders, placement._former = [None], {0: lost}
     placement._lose("a")
     assert (placement._lost, placement._former) == ({0: lost}, {})
-    placement._ready["a"], placement._servers["a"] = "a", SimpleNamespace(key="a")
+    placement._ready = dict(zip(knows, knows, strict=True))
     assert placement._candidates(0) == ["b", "a"]
     placement._lost, placement._former = {}, {0: lost}
     assert placement._find_holder(0, "b", is_first=False)
