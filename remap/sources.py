@@ -35,7 +35,7 @@ _SETTINGS = {
 }
 # A checkpoint may come from anybody: its configuration sets no path, cluster or other section.
 _MODEL_KEYS = ("relations", "dimension", "dynamic_relations", "global_emb", "comparator", "loss_fn")
-_PARTITION_BYTES = 1 << 30
+PARTITION_BYTES = 1 << 30
 _IGNORED = ("rank", "world_size", "num_processes")
 
 log = logging.getLogger("graphmill")
@@ -80,7 +80,7 @@ def _from_checkpoint(given: dict[str, Any], overrides: Sequence[str]) -> Config:
         maps = parse_id_maps(given["id_maps"])
         IdMaps(maps).check_types(list(checkpoint.counts), checkpoint.uri)
         size = max(sum(checkpoint.counts[name]) * 4 * checkpoint.dimensions[name] for name in maps)
-        num_partitions = dict.fromkeys(maps, min(MOST_FILES, max(-(-size // _PARTITION_BYTES), 1)))
+        num_partitions = dict.fromkeys(maps, min(MOST_FILES, max(-(-size // PARTITION_BYTES), 1)))
     trained_with = {} if is_mapped else checkpoint.config or {}
     model = {key: value for key, value in trained_with.items() if key in _MODEL_KEYS}
     first = next(iter(num_partitions))

@@ -69,7 +69,7 @@ def test_without_a_map_the_error_says_what_to_do(tmp_path: Path, refused: Refuse
 
 def test_maps_are_for_recis_and_for_all_types(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checkpoint = _run(tmp_path)
-    monkeypatch.setattr(sources, "_PARTITION_BYTES", 40)  # of 60
+    monkeypatch.setattr(sources, "PARTITION_BYTES", 40)  # of 60
     given = {"checkpoint_path": checkpoint, "id_maps": (f"user={_map(tmp_path)}", "item=int64")}
     config = load_settings(None, [], given)
     assert job.input_uris(config) == [checkpoint, _map(tmp_path)]
