@@ -25,6 +25,7 @@ CASES: Mapping[str, Callable[[Setting, Machine, Report], None]] = {
     "evaluate": evaluation.measure,
     "best": evaluation.measure_best,
     "fb15k237-defaults": partial(fb15k.measure, fb15k.DEFAULTS),
+    "fb15k237-workers": partial(fb15k.measure, fb15k.WORKERS),
     "fb15k237": partial(fb15k.measure, fb15k.FAST),
     "fb15k237-best": partial(fb15k.measure, fb15k.BEST),
 }

@@ -14,13 +14,8 @@ from graphmill.errors import ConfigError
 
 TINY = Triples(200, 7, 1_000, 100, 100, num_clusters=10)
 TRIAL = {"num_gpus": 0, "dimension": 16, "num_epochs": 2, "train.validate_every": 1}
-PARTS = {"num_gpus": 1, "entities.entity.num_partitions": 4}
-PLACES = {
-    "CPU": {"num_gpus": 0},
-    "GPU": {"num_gpus": 1},
-    "GPU, 4 partitions": PARTS,
-    "GPU, 4 partitions, two workers": PARTS | {"train.num_workers": 2},
-}
+HALF: dict[str, Any] = {"num_gpus": 1, "entities.entity.num_partitions": 4}
+HALF |= {"train.resident": "never", "train.memory_partitions": 2}
 
 
 class Goal(NamedTuple):
@@ -34,7 +29,9 @@ class Goal(NamedTuple):
 
 FAST = Goal(REPOSITORY / "conf" / "fb15k237-gpu.yaml", 0.36, 60, {"GPU": {}})
 BEST = Goal(REPOSITORY / "conf" / "fb15k237-gpu-best.yaml", 0.385, 300, {"GPU": {}})
-DEFAULTS = Goal(REPOSITORY / "conf" / "triples.yaml", 0.345, 60, PLACES)
+_TRIPLES = REPOSITORY / "conf" / "triples.yaml"
+DEFAULTS = Goal(_TRIPLES, 0.345, 60, {"CPU": {"num_gpus": 0}, "GPU": {"num_gpus": 1}})
+WORKERS = Goal(_TRIPLES, 0.32, 120, {"one worker": HALF, "two workers": HALF | {"train.num_workers": 2}})
 
 
 def measure(goal: Goal, setting: Setting, machine: Machine, report: Report) -> None:

@@ -88,9 +88,9 @@ LINES = {
     "etl": 10_178,
     "train": 14_230,
     "remap": 1_741,
-    "graphmill/ask": 10_458,
-    "graphmill": 39_677,
-    "bench": 2_998,
+    "graphmill/ask": 10_447,
+    "graphmill": 39_676,
+    "bench": 2_996,
 }
 
 
