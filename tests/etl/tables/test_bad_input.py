@@ -15,6 +15,7 @@ import pytest
 from distributed import Client
 
 from etl import job
+from etl.run.checks import warn_of_counts
 from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, NotFoundError, RawTableError
 from graphmill.run.reading import summary
@@ -143,6 +144,13 @@ WARNINGS: dict[str, tuple[list[tuple[str, str]], int, list[str]]] = {
         [r"entities\.user: ids that .* null: 'NULL', '.*N'; .* not in"],
     ),
 }
+
+
+def test_few_ids_of_one_edge_each_are_no_reason_to_warn(caplog: pytest.LogCaptureFixture) -> None:
+    numbers = {"num_edges": {"train": 1000}, "train_degree": {"city": {"max": 1}}}
+    for num_ids in (99, 100):
+        warn_of_counts(numbers | {"num_entities": {"city": [num_ids]}})
+    assert len(caplog.records) == 1
 
 
 @pytest.mark.parametrize("name", WARNINGS)

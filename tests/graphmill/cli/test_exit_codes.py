@@ -2,6 +2,7 @@
 
 import errno
 import resource
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,11 @@ def test_the_end_of_a_stream_is_not_ctrl_c(capsys: pytest.CaptureFixture[str]) -
     assert "a file was cut short" in capsys.readouterr().err
     assert code_of(command, "--interrupted") == 130
     assert "stopped by Ctrl-C" in capsys.readouterr().err
+
+
+def test_a_script_that_ends_itself() -> None:
+    for code, expected in ((None, 0), (0, 0), (5, 5), ("what was wrong", 1)):
+        assert exit_codes.exit_code(lambda code=code: sys.exit(code)) == expected
 
 
 @pytest.mark.parametrize(
