@@ -1,6 +1,7 @@
 """`graphmill check --date`: the plan of a configuration whose paths have dates; nothing is written."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,7 @@ def test_the_plan_says_what_yarn_is_asked_for(conf: Path) -> None:
     assert found.exit_code == 0, (found.output, found.exception)
     assert "table day=2026-11-20.csv" in found.output
     assert "16 of 9,011 MiB, cores: 2" in found.output
+    assert re.search(r"for epochs: 8, edges: \d", found.output)  # of so few
     assert "batch" in found.output
     assert "YARN" not in check(conf, *DAY).output
     assert sorted(conf.parent.rglob("*")) == before
