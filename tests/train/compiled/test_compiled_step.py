@@ -12,6 +12,7 @@ import torch
 from hypothesis import given
 
 from graphmill.machine import variants
+from graphmill.vocab import Side
 from tests.pairs import pairs
 from tests.train.step.test_plain import COMPARATORS, LOSSES, Scene, settings
 from tests.train.step.test_queries import all_negs, queries_of
@@ -77,6 +78,21 @@ def test_equals_the_torch_step(case):
     assert obstacle(case["config"]) is None
     found = moved(Scene(**case), CompiledStep, compiled_step.library(double=True))
     torch.testing.assert_close(found, moved(Scene(**case)), rtol=1e-7, atol=1e-7)
+
+
+class OfPartitions(Scene):
+    """Edges between two partitions of one type."""
+
+    @property
+    def side_tables(self):
+        return dict(zip(Side, self.tables.values(), strict=True))
+
+
+def test_two_partitions_move_what_is_added_to_all_rows_of_their_type():
+    config = settings("none", "dot", "softmax", False, global_emb=True, num_uniform_negs=5)
+    ours, theirs = (OfPartitions(config, 1, 3, 30, True, {"user": 20, "item": 20}) for _ in range(2))
+    found = moved(ours, CompiledStep, compiled_step.library(double=True))
+    torch.testing.assert_close(found, moved(theirs), rtol=1e-7, atol=1e-7)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
