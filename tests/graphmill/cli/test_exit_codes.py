@@ -5,6 +5,7 @@ import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import click
@@ -15,9 +16,9 @@ from graphmill import config, storage
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.recis import checkpoint as recis
 from graphmill.checkpoints.recis.safetensors import SafetensorsFile
-from graphmill.cli import exit_codes
+from graphmill.cli import exit_codes, session
 from graphmill.cluster import num_cores
-from graphmill.errors import ConfigError, FormatError, PathError
+from graphmill.errors import ConfigError, FormatError, PathError, StorageError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.machine import shortage
 from graphmill.run import record
@@ -39,6 +40,11 @@ def test_the_end_of_a_stream_is_not_ctrl_c(capsys: pytest.CaptureFixture[str]) -
     assert "a file was cut short" in capsys.readouterr().err
     assert code_of(command, "--interrupted") == 130
     assert "stopped by Ctrl-C" in capsys.readouterr().err
+
+
+def test_a_run_that_has_changed_nothing_leaves_the_record_of_an_earlier_one() -> None:
+    run: Any = SimpleNamespace(is_begun=False, has_earlier=True)  # without `finish`
+    assert not session._record_failure(run, StorageError("gone"), 0)
 
 
 def test_a_script_that_ends_itself() -> None:
