@@ -26,6 +26,7 @@ from torch import Tensor
 
 from graphmill.ask.model import Model
 from graphmill.config import Config
+from graphmill.errors import ConfigError
 from graphmill.model.abstract import AbstractRegularizer
 from graphmill.model.built_in import split
 from graphmill.model.losses import n3
@@ -108,6 +109,12 @@ def penalty(
 ) -> Tensor:
     """Compute the penalty of edges, whose entities have the vectors [E, D] of each side."""
     total = vectors[Side.LHS].new_zeros(())
+
+    def cost_of(src: Tensor, dst: Tensor, operator: Any) -> Any:
+        if rel_E is None:
+            return regularizer.forward(src, dst, operator)
+        return regularizer.forward_dynamic(src, dst, operator, rel_E)
+
     name = model.config.relations[relation].operator
     for side in Side if model.two_sided else (Side.RHS,):
         keys = model.operator_keys(relation, side)
@@ -118,17 +125,11 @@ def penalty(
             module = operator.module(src.shape[1], num_relations, src.device)
         else:
             module = _built_in(name, src.shape[1], None if rel_E is None else 1)
-        compute = partial(_compute, regularizer, src, dst, rel_E)
-        total = total + with_parameters(module, own, compute)
+        cost: Any = with_parameters(module, own, partial(cost_of, src, dst))
+        if cost is None or (isinstance(cost, Tensor) and cost.dim()):
+            raise ConfigError(f"regularizer {model.config.regularizer!r}: expected one number, found {cost}")
+        total = total + cost
     return total
-
-
-def _compute(
-    regularizer: AbstractRegularizer, src: Tensor, dst: Tensor, rel_E: Tensor | None, operator: Any
-) -> Tensor:
-    if rel_E is None:
-        return regularizer.forward(src, dst, operator)
-    return regularizer.forward_dynamic(src, dst, operator, rel_E)
 
 
 class BuiltIn(torch.nn.Module):

@@ -64,8 +64,7 @@ class WarmStart:
         self._types = saved = pbg.num_partitions(init_path, self.version)
         counts = config.num_partitions
         if others := [name for name in counts if saved.get(name, counts[name]) != counts[name]]:
-            of = "partitions there, the configuration says"
-            told = "; ".join(f"{name!r} has {saved[name]} {of} {counts[name]}" for name in others)
+            told = ", ".join(f"{name!r} has {saved[name]} partitions, here {counts[name]}" for name in others)
             keys = " and ".join(f"entities.{name}.num_partitions to {saved[name]}" for name in others)
             raise FormatError(f"{init_path}: {told}; set {keys}, or start without init_path")
 

@@ -288,7 +288,8 @@ def test_the_plan_says_why_the_plain_step_trains(tmp_path):
 
 WRONG = """
 import torch
-from graphmill.plugins import COMPARATORS, OPERATORS, AbstractComparator, AbstractOperator
+from graphmill.plugins import COMPARATORS, OPERATORS, REGULARIZERS
+from graphmill.plugins import AbstractComparator, AbstractOperator, AbstractRegularizer
 
 
 @OPERATORS.register_as("gives_nothing")
@@ -311,6 +312,16 @@ class Comparator(AbstractComparator):
         return {"gives_numbers": (1, 2), "gives_one": 3}[self.name]
 
 
+class Regularizer(AbstractRegularizer):
+    def forward(self, src_pos, dst_pos, operator):
+        return {"gives_no_cost": None, "gives_costs": src_pos.sum(-1)}[self.name]
+
+    def forward_dynamic(self, src_pos, dst_pos, operator, rel_idxs):
+        return self.forward(src_pos, dst_pos, operator)
+
+
+for given in ("gives_no_cost", "gives_costs"):
+    REGULARIZERS.register_as(given)(type(given, (Regularizer,), {"name": given}))
 for given in ("gives_numbers", "gives_one"):
     COMPARATORS.register_as(given)(type(given, (Comparator,), {"name": given}))
 """
@@ -323,14 +334,17 @@ for given in ("gives_numbers", "gives_one"):
         ("cuts_gradients", r"no gradient comes through a plug-in; graphmill\.plugins\.check"),
         ("gives_numbers", r"comparator 'gives_numbers': expected scores of shapes .*, found \[\(\), \(\)\]"),
         ("gives_one", r"comparator 'gives_one': expected scores of shapes .*, found \[\(\)\]"),
+        ("gives_no_cost", "regularizer 'gives_no_cost': expected one number, found None"),
+        ("gives_costs", r"regularizer 'gives_costs': expected one number, found tensor\("),
     ],
 )
 def test_results_that_training_cannot_use_are_refused(tmp_path, rng, wrong, told):
     (tmp_path / "wrong.py").write_text(WRONG)
-    part = {"operator": wrong} if told.startswith(("operator", "no")) else {"comparator": wrong}
+    part = {told.partition(" ")[0].replace("no", "operator"): wrong}
     train = {"plugins": [str(tmp_path / "wrong.py")]}
-    relations = [relation(part.pop("operator", "none"))]
-    config = node_graph(tmp_path, rng, num_epochs=1, relations=relations, train=train, **part)
+    relations = [relation(part.pop("operator", "complex_diagonal"))]
+    more = {"relations": relations, "train": train, "regularization_coef": 0.1 * ("regularizer" in part)}
+    config = node_graph(tmp_path, rng, num_epochs=1, **more, **part)
     with pytest.raises(ConfigError, match=told):
         job.train(config)
 

@@ -410,7 +410,7 @@ class TestAddedTypesAndRelations:
         types = TYPES | {name: {"num_partitions": 2} for name in ("user", "city")}
         config = self.day_two(tmp_path / "second", first, RELATIONS, types)
         told = (
-            r"'user' has 3 partitions there, the configuration says 2; 'city' has 1 .* says 2; "
+            r"'user' has 3 partitions, here 2, 'city' has 1 partitions, here 2; "
             r"set entities\.user\.num_partitions to 3 and entities\.city\.num_partitions to 1, or start"
         )
         with pytest.raises(FormatError, match=told):
