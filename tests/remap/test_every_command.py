@@ -238,7 +238,7 @@ WRONG = {
         "--pairs {root}/empty.csv --relation likes": "expected the columns lhs and rhs, found none",
         "--relation likes --ids {root}/twice.csv": "expected one column 'id', found 2",
         "--relation likes --ids {root}/nulls.parquet": "row 1: column 'name': expected no nulls",
-        "--pairs x.csv --recall 0.5 --k 3": "--pairs: cannot be used with --k, --recall",
+        "--pairs x.csv --recall 0.5 --approximate": "--pairs: cannot be used with --approximate, --recall",
         "--pairs {root}/plain.csv": "--relation: missing; ",
         "--pairs {root}/eats.csv": "column 'relation': expected one of likes, follows, found 'eats'",
         "--pairs {root}/names.csv --relation follows": "names.csv, whose column `relation` names them",
