@@ -36,12 +36,12 @@ from train.tables.partition_store import BlockStore
 from train.tables.run_context import CPU, RunContext
 
 TYPES = {"user": {"num_partitions": 8}, "item": {"num_partitions": 6}, "city": {"num_partitions": 1}}
-TYPES["street"] = {"num_partitions": 2}  # of no relation
+TYPES["street"] = {"num_partitions": 6}  # of no relation
 RELATIONS = [
     {"name": "buys", "lhs": "user", "rhs": "item", "operator": "diagonal"},
     {"name": "lives", "lhs": "user", "rhs": "city"},
 ]
-COUNTS = {"user": 41, "item": 30, "city": 5, "street": 3}
+COUNTS = {"user": 41, "item": 30, "city": 5, "street": 9}
 
 
 def graph(root, **more):
