@@ -1,6 +1,3 @@
 """Scores on a GPU for evaluate and predict: how many candidates score higher, and which score highest;
 no score is kept.
 """
-
-TILE = 128
-"""Candidates that the kernels score at a time."""

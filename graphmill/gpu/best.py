@@ -13,8 +13,8 @@ query and a tile, B candidates of a tile, L pairs of a query and a candidate tha
 import torch
 from torch import Tensor
 
-from graphmill.gpu import TILE
-from graphmill.gpu.device import load_kernels
+from graphmill.gpu.device import kernels_of
+from graphmill.gpu.reference import TILE
 
 CELLS = 1 << 24
 """Scores and maxima that are in memory at a time; each takes some thirty bytes."""
@@ -30,7 +30,7 @@ class BestOnDevice:
 
     def __init__(self, query_QD: Tensor, k: int, cells: int = CELLS) -> None:
         self._query_QD, self._k, self._cells = query_QD.contiguous(), k, cells
-        self._kernels = load_kernels()
+        self._kernels = kernels_of(query_QD.device)
         self.score_QK = query_QD.new_full((len(query_QD), k), -torch.inf)
         self.row_QK = torch.zeros(len(query_QD), k, dtype=torch.int64, device=query_QD.device)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from graphmill.errors import ConfigError
+from graphmill.gpu import reference
 
 
 def device_of(num_gpus: int) -> torch.device:
@@ -17,8 +18,10 @@ def device_of(num_gpus: int) -> torch.device:
     return torch.device("cuda", 0)
 
 
-def load_kernels() -> ModuleType:
-    """The kernels, for a GPU."""
+def kernels_of(device: torch.device) -> ModuleType:
+    """Choose the kernels on a GPU, and their reference elsewhere."""
+    if device.type != "cuda":
+        return reference
     from graphmill.gpu import kernels  # Triton comes with torch's builds for CUDA
 
     return kernels

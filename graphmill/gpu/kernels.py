@@ -1,9 +1,7 @@
-"""Kernels that score, in Triton. A score is a dot product.
+"""Kernels that score, in Triton: each computes what the function of its name in `reference` defines.
 
 Products multiply on matrix units, in three parts of tf32 that add up to nearly the precision of float32. A
 score depends on the two vectors alone, not on the tile that it is computed in: copies tie, to the last bit.
-
-Shapes: Q queries, N rows of a table, D dimension, P pairs, B candidates of a tile (TILE), T tiles of a table.
 """
 
 import torch
@@ -11,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from graphmill.gpu import TILE
+from graphmill.gpu.reference import TILE
 
 SPAN = 16  # tiles of candidates per program, at most
 WARPS = 8
@@ -121,7 +119,7 @@ def _tiles(
 
 
 def count_above(query_QD: Tensor, table_ND: Tensor, score_Q: Tensor) -> tuple[Tensor, Tensor]:
-    """Count the rows that score higher than `score_Q`, and those that equal it: int64 [Q], [Q]."""
+    """See reference.count_above."""
     num_queries, num_rows = len(query_QD), len(table_ND)
     greater_Q, equal_Q = (
         torch.zeros(num_queries, dtype=torch.int32, device=query_QD.device) for _ in range(2)
@@ -133,7 +131,7 @@ def count_above(query_QD: Tensor, table_ND: Tensor, score_Q: Tensor) -> tuple[Te
 
 
 def pair_scores(query_QD: Tensor, table_ND: Tensor, query_P: Tensor, row_P: Tensor) -> Tensor:
-    """Score pairs of a query and a row, as `count_above` scores them: [P]."""
+    """See reference.pair_scores."""
     score_P = torch.empty(len(query_P), device=query_QD.device)
     if len(query_P):
         grid = (triton.cdiv(len(query_P), TILE),)
@@ -142,7 +140,7 @@ def pair_scores(query_QD: Tensor, table_ND: Tensor, query_P: Tensor, row_P: Tens
 
 
 def tile_maxima(query_QD: Tensor, table_ND: Tensor) -> Tensor:
-    """The highest score of each query in each tile of consecutive rows: [Q, T]."""
+    """See reference.tile_maxima."""
     num_queries, num_rows = len(query_QD), len(table_ND)
     maxima_QT = torch.empty(num_queries, triton.cdiv(num_rows, TILE), device=query_QD.device)
     if maxima_QT.numel():
@@ -152,7 +150,7 @@ def tile_maxima(query_QD: Tensor, table_ND: Tensor) -> Tensor:
 
 
 def tile_scores(query_QD: Tensor, table_ND: Tensor, query_P: Tensor, tile_P: Tensor) -> Tensor:
-    """Score all rows of a tile for pairs of a query and a tile, -inf where there is no row: [P, B]."""
+    """See reference.tile_scores."""
     score_PB = torch.empty(len(query_P), TILE, device=query_QD.device)
     if len(query_P):
         arguments = query_QD, table_ND, query_P, tile_P, score_PB, len(table_ND)

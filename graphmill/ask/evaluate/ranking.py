@@ -28,7 +28,7 @@ from graphmill.ask.model import Model
 from graphmill.ask.scan import pairs_within
 from graphmill.config import Config
 from graphmill.errors import FormatError
-from graphmill.gpu.device import copied, load_kernels
+from graphmill.gpu.device import copied, kernels_of
 from graphmill.machine.threads import Threads
 from graphmill.model import comparators
 from graphmill.model.operators import operator_of
@@ -66,7 +66,7 @@ class Ranker:
         self.num_threads = min(num_threads, FUSED_THREADS) if fused else num_threads
         self.lock = threading.Lock()
         self.comparison = Comparison(model, device)
-        self.kernels = load_kernels() if fused else None
+        self.kernels = kernels_of(device) if fused else None
 
     def candidates(self, queries: Queries, group: Group, embeddings: Tensor) -> Tensor:
         """Candidates of one block, padded with zeros to the width of a block: [<= N, D] -> [N, D].

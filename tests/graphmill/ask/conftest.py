@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from graphmill import gpu
 from graphmill.gpu import device
 from tests.commands import Command
 from tests.graphmill.ask.predict.world import World, write_world
-from tests.graphmill.gpu import reference
 
 
 @pytest.fixture
@@ -43,6 +41,4 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return torch.device("cuda" if num_gpus and torch.cuda.is_available() else "cpu")
 
     monkeypatch.setattr(device, "device_of", device_of)
-    if not torch.cuda.is_available():
-        monkeypatch.setattr(gpu, "kernels", reference, raising=False)
     return found

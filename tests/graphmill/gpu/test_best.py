@@ -1,27 +1,15 @@
 """The best candidates equal those of a stable sort of all scores: ties, pairs left out, any slices."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphmill import gpu
-from graphmill.gpu import TILE
 from graphmill.gpu.best import BestOnDevice, highest
-from tests.graphmill.gpu import reference
+from graphmill.gpu.reference import TILE
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def no_kernels_without_a_gpu() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        if DEVICE == "cpu":
-            patch.setattr(gpu, "kernels", reference, raising=False)
-        yield
 
 
 @settings(max_examples=60)

@@ -4,13 +4,15 @@ import pytest
 import torch
 
 from graphmill.errors import ConfigError
-from graphmill.gpu.device import copied, device_of
+from graphmill.gpu import reference
+from graphmill.gpu.device import copied, device_of, kernels_of
 
 CPU = torch.device("cpu")
 
 
 def test_the_cpu_without_gpus() -> None:
     assert device_of(0) == CPU
+    assert kernels_of(CPU) is reference
     host = torch.arange(5)
     assert copied(host, CPU) is host
 

@@ -6,8 +6,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from graphmill.gpu import TILE
-from tests.graphmill.gpu import reference
+from graphmill.gpu import reference
+from graphmill.gpu.reference import TILE
 
 pytest.importorskip("triton", reason="triton comes with torch's builds for CUDA")
 

@@ -127,7 +127,7 @@ def test_a_gpu_ranks_as_the_cpu(tmp_path, monkeypatch, gpus, dynamic):
     world = _small(tmp_path, dynamic=dynamic)
     config = world.config.model_copy(update={"num_gpus": 1, "evaluate": EvaluateConfig()})
     expected = evaluate.evaluate(world.config)["metrics"]
-    kernels = device.load_kernels()
+    kernels = device.kernels_of(device.device_of(1))
     shapes, kernels_count = [], kernels.count_above
 
     def count_above(query_QD: torch.Tensor, table_ND: torch.Tensor, score_Q: torch.Tensor) -> Any:

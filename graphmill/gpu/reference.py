@@ -1,4 +1,4 @@
-"""The functions of graphmill/gpu/kernels.py in plain torch. A score is a dot product.
+"""The functions of `kernels` in plain torch: their definition. A score is a dot product.
 
 Shapes: Q queries, N rows of a table, D dimension, P pairs, B candidates of a tile (TILE), T tiles of a table.
 """
@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphmill.gpu import TILE
+TILE = 128
 
 
 def count_above(query_QD: Tensor, table_ND: Tensor, score_Q: Tensor) -> tuple[Tensor, Tensor]:
