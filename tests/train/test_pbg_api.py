@@ -14,7 +14,7 @@ import pytest
 
 from graphmill.ask.evaluate import evaluate
 from graphmill.config import from_mapping
-from graphmill.errors import ConfigError, NotFoundError, RawTableError
+from graphmill.errors import ConfigError, DivergenceError, NotFoundError, RawTableError
 from tests import DATA
 from tests.commands import on_cluster
 from tests.etl.graphs import files_under
@@ -141,6 +141,12 @@ def test_default(tmp_path, base):
     assert (tmp_path / "checkpoint" / "checkpoint_version.txt").read_text() == "2\n"
     with pytest.raises(ConfigError, match=r"train\.on_change: .* settings\.comparator"):
         train(evolve(config, comparator="dot"))
+    # one that has lost its version is moved aside, and comes back where nothing is trained in its place
+    (tmp_path / "checkpoint" / "checkpoint_version.txt").unlink()
+    before = files_under(tmp_path / "checkpoint")
+    with pytest.raises(DivergenceError):
+        train(evolve(config, lr=1e30, init_scale=1e30))
+    assert files_under(tmp_path / "checkpoint") == before
 
 
 def test_resume_from_checkpoint(tmp_path, base):

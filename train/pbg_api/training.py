@@ -25,7 +25,7 @@ from graphmill.run import lock
 from train import job
 from train.job import log_ignored_keys
 from train.pbg_api.schema import ConfigSchema, settings_of
-from train.run.claim import claim_checkpoint, end_training
+from train.run.claim import claimed, end_training
 
 _POLL_S = 1.0
 _GRACE_S = 3.0  # programs that start servers and trainers see the trainers end first
@@ -74,8 +74,8 @@ def train(
     log_ignored_keys(settings)
     with lock.held(whole=[settings.checkpoint_path]) as claim:
         storage.delete_marker(settings.checkpoint_path)
-        claim_checkpoint(settings)
-        job.train(settings, claim)
+        with claimed(settings, claim):
+            job.train(settings, claim)
         end_training(settings.checkpoint_path)
 
 

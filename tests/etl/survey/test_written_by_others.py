@@ -580,7 +580,7 @@ def test_an_estimate_counts_features_and_not_their_lists(tmp_path: Path) -> None
 
 
 def test_an_estimate_of_columns_in_structs_and_folders(tmp_path: Path, monkeypatch) -> None:
-    """Of the first files, for all."""
+    """The first files stand for all."""
     monkeypatch.setattr(outlook, "MAX_HEADS", 1)
     for folder in ("kind=a/1", "kind=a/2", "kind=a/3", "kind=a/4"):
         write_parquet(tmp_path / f"{folder}.parquet", e=[{"user": "u1"}, {"user": "u2"}])

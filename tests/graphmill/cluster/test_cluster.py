@@ -246,7 +246,7 @@ def test_a_scheduler_that_does_not_start_says_why_once(reason: str, monkeypatch:
 
 
 def test_workers_that_cannot_share_semaphores_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a container without /dev/shm, for whose workers Dask waits without end."""
+    """A container may lack /dev/shm; Dask would wait for its workers without end."""
 
     def refuse() -> None:
         raise OSError(errno.EROFS, "Read-only file system")
