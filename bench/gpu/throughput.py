@@ -82,7 +82,7 @@ def _passes(
     table = Table(rows_ND.normal_(0, 1e-3, generator=generator), sums_N)
 
     def run(group: NegativeGroup, seed: int) -> None:
-        fused.run(edges, [group], {0: (table, table)}, seed)
+        fused.run(edges, [group], [(table, table)], seed)
 
     run(NegativeGroup(0, 0, min(graph.timed_edges, WARM_UP_STEPS * config.batch_size)), seed=0)
     timed = NegativeGroup(0, 0, graph.timed_edges)

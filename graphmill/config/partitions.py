@@ -46,12 +46,14 @@ def keys_of(config: PbgConfig, bucket: Bucket) -> set[PartitionKey]:
     }
 
 
-def by_side(
-    config: PbgConfig, relation: int, bucket: Bucket, held: Mapping[PartitionKey, Held]
-) -> dict[Side, Held]:
-    """Choose from `held` the partitions of both sides of a relation in a bucket."""
-    entry = config.relations[relation]
-    return {side: held[key_of(config, entry.entity_type(side), side, bucket)] for side in Side}
+def by_relation(
+    config: PbgConfig, bucket: Bucket, held: Mapping[PartitionKey, Held]
+) -> list[dict[Side, Held]]:
+    """Choose from `held`, for each relation, the partitions of both its sides in a bucket."""
+    return [
+        {side: held[key_of(config, relation.entity_type(side), side, bucket)] for side in Side}
+        for relation in config.relations
+    ]
 
 
 def type_there(config: PbgConfig, relation: int, side: Side) -> str:

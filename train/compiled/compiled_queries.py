@@ -7,7 +7,6 @@ Shapes: as in train/edges/one_vs_all.py; K touched rows with repetitions.
 """
 
 import ctypes
-from collections.abc import Mapping
 from ctypes import c_int64, c_void_p
 
 import torch
@@ -23,7 +22,7 @@ from train.compiled.compiled_step import Kernel, figures_of, kept
 from train.edges.one_vs_all import QueryBatch
 from train.model.optimizer import Adagrad, Rate
 from train.step.queries import Moved, QueryStep
-from train.step.step import Table
+from train.step.step import SideTables, Table
 
 MOST_ROWS = 1 << 13  # of a table that is compared as a whole; threads of PyTorch share a batch of more
 
@@ -55,7 +54,7 @@ class CompiledQueryStep(QueryStep):
         self.kernel = Kernel(config, model, adagrad, library)
         self.most_rows = most_rows(config)
 
-    def move(self, batch: QueryBatch, tables: Mapping[Side, Table], lr_scale: Rate) -> Moved:
+    def move(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate) -> Moved:
         """Score, loss, gradient, update."""
         candidate_C, log_weight_C = batch.candidate_C, batch.log_weight_C
         num_rows = len(tables[batch.side])

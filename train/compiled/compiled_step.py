@@ -25,7 +25,7 @@ from train.edges.negative_sampling import Batch, Block, Sampling
 from train.model import regularizers
 from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
-from train.step.step import Step, StepFigures, Table
+from train.step.step import SideTables, Step, StepFigures, Table
 
 SOURCE = native.KERNELS / "step.cpp"
 # Result and arguments.
@@ -122,7 +122,7 @@ class Kernel:
         self,
         function: Callable[..., int],
         relation: int,
-        tables: Mapping[Side, Table],
+        tables: SideTables,
         lr_scale: float,
         *batch: Any,
         **settings: float,
@@ -163,7 +163,7 @@ class Kernel:
         return workspace
 
     def _settings(
-        self, relation: int, tables: Mapping[Side, Table], lr_scale: float, more: Mapping[str, float]
+        self, relation: int, tables: SideTables, lr_scale: float, more: Mapping[str, float]
     ) -> _Settings:
         config = self.config
         lhs, rhs = tables[Side.LHS], tables[Side.RHS]
@@ -219,7 +219,7 @@ class CompiledStep(Step[Batch]):
         self.kernel = Kernel(config, model, adagrad, library)
         self.sampling = Sampling.of_training(config)
 
-    def __call__(self, batch: Batch, tables: Mapping[Side, Table], generator: torch.Generator) -> StepFigures:
+    def __call__(self, batch: Batch, tables: SideTables, generator: torch.Generator) -> StepFigures:
         """Draw negatives, and move the rows and parameters that the batch touches."""
         all_negs = self.config.relations[batch.relation].all_negs
         keep: list[Tensor] = []  # tensors whose addresses go into the blocks

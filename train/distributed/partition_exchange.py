@@ -21,14 +21,13 @@ from distributed import Worker
 
 from graphmill import storage
 from graphmill.checkpoints import pbg
-from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey
 from graphmill.errors import NotFoundError
 from train.distributed.messages import PartitionCopies, SavedFile, call_actor
 from train.distributed.partition_holder import Entry, PartitionHolder, Resting, bytes_of
 from train.gpu.copies import on_device
 from train.run.run_metrics import BYTES, PARTITIONS
-from train.step.step import Table
+from train.step.step import Table, Tables
 from train.tables.background import Background
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import CPU
@@ -98,12 +97,12 @@ class PartitionExchange:
             if self.holder.get(entry) is None:
                 self._coming[entry] = self._ahead.submit(self._obtain, key, source)
 
-    def put(self, tables: Mapping[PartitionKey, Table], revision: int, folder: str, version: int) -> None:
+    def put(self, tables: Tables, revision: int, folder: str, version: int) -> None:
         """Leave the trained tables of a bucket, as of the next `version`; others may fetch them."""
         for key, table in tables.items():
             self.holder.put((key, revision), Resting(table, folder, version, is_safe=False))
 
-    def write_behind(self, version: int, iteration: Iteration) -> None:
+    def write_behind(self, version: int) -> None:
         """Begin to write the resting tables that are in no file, and keep within the budget.
 
         `version` is the committed one: of a table that should have become a file of it, there is a newer one.
@@ -114,7 +113,7 @@ class PartitionExchange:
             if not resting.is_safe and resting.version <= version:
                 self.holder.take(entry)
             elif not resting.is_safe and entry not in self._writing:
-                self._writing[entry] = self._behind.submit(self._write_resting, entry, resting, iteration)
+                self._writing[entry] = self._behind.submit(self._write_resting, entry, resting)
         resting_bytes = sum(bytes_of(resting.table) for _, resting in self.holder.resting())
         for entry, resting in self.holder.resting():
             if resting_bytes <= self._budget_bytes and not (resting.is_safe and resting.is_fetched):
@@ -129,7 +128,6 @@ class PartitionExchange:
         sources: Mapping[PartitionKey, PartitionCopies],
         folder: str,
         version: int,
-        iteration: Iteration,
         *,
         replication: int | None = None,
     ) -> list[tuple[PartitionKey, SavedFile]]:
@@ -145,7 +143,7 @@ class PartitionExchange:
             if resting is not None and resting.is_safe and not storage.replicates(folder):
                 continue  # it was being written behind
             table = self._obtain(key, source) if resting is None else resting.table
-            saved.append((key, self._write(entry, table, folder, version, iteration, replication)))
+            saved.append((key, self._write(entry, table, folder, version, replication)))
             if resting is not None:
                 resting.is_safe = True
         return saved
@@ -195,10 +193,10 @@ class PartitionExchange:
             return None
         return table
 
-    def _write_resting(self, entry: Entry, resting: Resting, iteration: Iteration) -> None:
+    def _write_resting(self, entry: Entry, resting: Resting) -> None:
         resting.table = on_device(resting.table, CPU)
         try:
-            saved = self._write(entry, resting.table, resting.folder, resting.version, iteration, ONE_COPY)
+            saved = self._write(entry, resting.table, resting.folder, resting.version, ONE_COPY)
         except NotFoundError as error:  # the version was committed from newer copies, its folder deleted
             log.debug("training: %r, partition %d: nobody needs the file: %s", *entry[0], error)
             return
@@ -206,16 +204,10 @@ class PartitionExchange:
         resting.is_safe = True
 
     def _write(
-        self,
-        entry: Entry,
-        table: Table,
-        folder: str,
-        version: int,
-        iteration: Iteration,
-        replication: int | None,
+        self, entry: Entry, table: Table, folder: str, version: int, replication: int | None
     ) -> SavedFile:
         key, revision = entry
-        self.files.write(key, table, version, iteration, folder, replication=replication)
+        self.files.write(key, table, version, folder, replication=replication)
         self._count(partitions_written=1, written_bytes=bytes_of(table))
         checksum = self.files.context.checksums.pop(pbg.embeddings_uri(folder, *key, version))
         return SavedFile(revision, folder, version, checksum, replication is None)

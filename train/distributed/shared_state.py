@@ -33,7 +33,6 @@ from distributed import get_worker
 from torch import Tensor
 
 from graphmill.ask.model import Model
-from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey, all_keys, is_shared
 from graphmill.display import progress
 from train.distributed import shards
@@ -208,12 +207,12 @@ class SharedState:
         for shard in self._order():
             self._patiently(shard, self._push, at_rest=True, grant=grant if self.in_rounds else None)
 
-    def write(self, path: str, version: int, iteration: Iteration) -> None:
+    def write(self, path: str, version: int) -> None:
         """Write the state of the shards as of `version` to the folder `path`."""
         self.begin()
         for key, table in self.tables.items():
-            self.files.write(key, table, version, iteration, path)
-        self.context.write_model(SavedModel.copied(self.model, self.adagrad), version, iteration, path)
+            self.files.write(key, table, version, path)
+        self.context.write_model(SavedModel.copied(self.model, self.adagrad), version, path)
 
     def moved(self) -> dict[str, int]:
         """Bytes of rows pushed and pulled since the last call."""

@@ -144,7 +144,7 @@ class TrainingWorker:
         files: list[Any] = []
         if message["needs_files"]:
             sources = dict.fromkeys(own, PartitionCopies(grant))
-            saved = self.exchange.save(sources, folder, version, iteration, replication=ONE_COPY)
+            saved = self.exchange.save(sources, folder, version, replication=ONE_COPY)
             files = _listed(saved)
         wait_s += time.monotonic() - begun
         visit = {
@@ -178,21 +178,20 @@ class TrainingWorker:
             bucket = Bucket(*then["bucket"])
             self.exchange.read_ahead(_sources(then["partitions"]))
             self._edges = (bucket, iteration), self._ahead.submit(self.bucket.reader.read, bucket, iteration)
-        self.exchange.write_behind(message["version"], iteration)
+        self.exchange.write_behind(message["version"])
 
     def _write(self, message: Message) -> Message:
         """Write partitions and the shared state for the commit; returns the coordinator's next message."""
-        iteration = self.context.schedule.iteration(message["version"])
         sources, folder = _sources(message["partitions"]), message["folder"]
         files: list[Any] = []
         try:
-            files = _listed(self.exchange.save(sources, folder, message["version"] + 1, iteration))
+            files = _listed(self.exchange.save(sources, folder, message["version"] + 1))
         except PartitionLostError as error:
             log.info("training: the commit waits: %s", error)
             time.sleep(LACKING_S)
         checksums: Checksums = {}
         if message["shared"]:
-            self.shared.write(folder, message["version"] + 1, iteration)
+            self.shared.write(folder, message["version"] + 1)
             written = self.context.checksums
             checksums = {uri: written.pop(uri) for uri in list(written) if storage.parent(uri) == folder}
         moved = self.exchange.moved() | self.shared.moved()

@@ -8,7 +8,7 @@ Edges that do not fill a batch or a chunk make smaller steps.
 """
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
 from itertools import accumulate
 
@@ -93,32 +93,20 @@ class FusedPass:
         self._graphs: OrderedDict[Hashable, Captured] = OrderedDict()  # last used last
         self._kept: dict[str, Tensor] = {}
 
-    def train(
-        self,
-        edges: EdgeTensors,
-        sides: Mapping[int, Sides],
-        seed: int,
-        report: Report,
-        lr_scale: Callable[[float], float],
-    ) -> Tensor:
-        """Train once on a bucket's edges, in an order from `seed`; return the sums of StepFigures.
-
-        The sums are float64 [4]; `sides` are the tables of each relation, in this bucket. `lr_scale` gives
-        the factor of the learning rates when a share of the edges, 0 to 1, is done.
-        """
-        columns, groups = _grouped(self.step.config, edges)
-        return self.run(columns, groups, sides, seed, report, lr_scale)
-
     def run(
         self,
         edges: KernelEdges,
         groups: list[NegativeGroup],
-        sides: Mapping[int, Sides],
+        sides: Sequence[Sides],
         seed: int,
         report: Report = lambda done, sums: None,
         lr_scale: Callable[[float], float] = lambda done: 1.0,
     ) -> Tensor:
-        """Train like `train`, on columns of edges in groups."""
+        """Train once on the edges of a bucket, in an order from `seed`; return the sums of StepFigures.
+
+        The sums are float64 [4]; `sides` are the tables of each relation, in this bucket. `lr_scale` gives
+        the factor of the learning rates when a share of the edges, 0 to 1, is done.
+        """
         step = self.step
         step.sums.zero_()
         pieces = list(cut(step.config, groups))
@@ -202,7 +190,7 @@ def _alike(config: Config) -> list[int]:
     return [kinds.index(kind) for kind in kinds]
 
 
-def _clocks(pieces: list[Piece], sides: Mapping[int, Sides], seed: int) -> Tensor:
+def _clocks(pieces: list[Piece], sides: Sequence[Sides], seed: int) -> Tensor:
     keys = {
         relation: seeds.derived(seed, "group", relation) & 0xFFFFFFFF
         for relation in {group.relation for group, *_ in pieces}
@@ -221,7 +209,7 @@ def _clocks(pieces: list[Piece], sides: Mapping[int, Sides], seed: int) -> Tenso
     return torch.tensor(clocks, dtype=torch.int64).view(-1, len(KernelClock._fields))
 
 
-def _grouped(config: Config, edges: EdgeTensors) -> tuple[KernelEdges, list[NegativeGroup]]:
+def grouped(config: Config, edges: EdgeTensors) -> tuple[KernelEdges, list[NegativeGroup]]:
     """Convert edges to 32-bit columns, with the edges of each static relation side by side."""
     if config.dynamic_relations:
         groups = [NegativeGroup(0, 0, len(edges))] if len(edges) else []

@@ -5,7 +5,6 @@ are powers of two, and filled up with what has no weight. A few graphs serve all
 side. The first move of a shape compiles and allocates, the second is captured. Nothing waits for the host.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,12 +14,11 @@ from torch import Tensor
 
 from graphmill.ask.model import Model
 from graphmill.config import Config
-from graphmill.vocab import Side
 from train.edges.one_vs_all import QueryBatch
 from train.gpu.capture import Capture, Captured
 from train.model.optimizer import Adagrad
 from train.step.queries import Move, Moved
-from train.step.step import StepFigures, Table
+from train.step.step import SideTables, StepFigures
 
 MOST_GRAPHS = 1024  # what has not been used for longest goes first
 
@@ -47,7 +45,7 @@ class Replays:
         self._last_lr_scale = 1.0
         self._shapes: dict[Any, _Shape] = {}
 
-    def __call__(self, move: Move, batch: QueryBatch, tables: Mapping[Side, Table], lr_scale: float) -> Moved:
+    def __call__(self, move: Move, batch: QueryBatch, tables: SideTables, lr_scale: float) -> Moved:
         """Launch one move; its figures hold until the next."""
         if lr_scale != self._last_lr_scale:
             self._last_lr_scale = lr_scale
@@ -69,7 +67,7 @@ class Replays:
         self._shapes[key] = shape
         return StepFigures(*shape.figures_4), shape.moved
 
-    def _move(self, move: Move, shape: _Shape, tables: Mapping[Side, Table]) -> None:
+    def _move(self, move: Move, shape: _Shape, tables: SideTables) -> None:
         figures, shape.moved = move(shape.batch, tables, self._lr_scale)
         torch.stack([figure.double() for figure in figures], out=shape.figures_4)
 
@@ -80,7 +78,7 @@ class Replays:
         power = 1 << (size - 1).bit_length() if size else 0
         return min(power, self._batch_size) if name.endswith("_Q") else power
 
-    def _addresses(self, relation: int, tables: Mapping[Side, Table]) -> list[int]:
+    def _addresses(self, relation: int, tables: SideTables) -> list[int]:
         """List what a graph of the relation refers to beside its buffers."""
         own = [tensor for table in tables.values() for tensor in (table.embeddings_ND, table.sums)]
         for key in self._model.keys_of(relation):

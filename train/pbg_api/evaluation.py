@@ -4,7 +4,7 @@ Shapes: B edges of a batch, M negatives of an edge, C chunks, P positives of a c
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from graphmill.ask.model import Model
 from graphmill.ask.run import TrainedRun
 from graphmill.config import Config
-from graphmill.config.partitions import PartitionKey, keys_of
+from graphmill.config.partitions import PartitionKey, by_relation, keys_of
 from graphmill.errors import ConfigError
 from graphmill.formats import edge_buckets
 from graphmill.model.plug_ins import MASKED
@@ -29,7 +29,7 @@ from train.pbg_api.schema import settings_of
 from train.run.reading import read_edges
 from train.step import plain
 from train.step.held_out import NAMES, RandomPairs, rank_sums
-from train.step.step import Table, with_tables
+from train.step.step import SideTables, Table, Tables
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
 
@@ -237,12 +237,13 @@ def _of_bucket(
     evaluator: Any,
     edges: batches.EdgeTensors,
     bucket: Bucket,
-    tables: Mapping[PartitionKey, Table],
+    tables: Tables,
     generator: torch.Generator,
 ) -> Stats:
     stats = []
-    for span, sides in with_tables(config, batches.cut(config, edges, generator), bucket, tables):
-        scorer = _Scorer(config, model, sides, generator)
+    sides = by_relation(config, bucket, tables)
+    for span in batches.cut(config, edges, generator):
+        scorer = _Scorer(config, model, sides[span.relation], generator)
         lhs, rhs = (EntityList(span.index[side], span.bags.get(side)) for side in Side)
         rel = torch.tensor(span.relation) if span.rel_B is None else span.rel_B
         listed = EdgeList(lhs, rhs, rel, span.weight_B)
@@ -258,7 +259,7 @@ class _Scorer:
 
     config: Config
     model: Model
-    tables: Mapping[Side, Table]
+    tables: SideTables
     generator: torch.Generator
 
     def __call__(self, edges: EdgeList) -> Scores:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from threading import Lock
@@ -14,7 +14,7 @@ from torch import Tensor
 from graphmill.ask.model import Model
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.cluster.runtime import cpu_threads
-from graphmill.config.partitions import PartitionKey, by_side
+from graphmill.config.partitions import by_relation
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import DivergenceError
 from graphmill.machine.threads import Task, Threads
@@ -28,7 +28,7 @@ from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.one_vs_all import sorts_of
 from train.edges.visits import Blocks
 from train.gpu.capture import capture_on
-from train.gpu.fused_pass import FusedPass
+from train.gpu.fused_pass import FusedPass, grouped
 from train.gpu.fused_step import FusedStep
 from train.gpu.replays import Replays
 from train.model.optimizer import Adagrad
@@ -38,12 +38,11 @@ from train.step import held_out
 from train.step.delta import removing_step
 from train.step.plain import PlainStep
 from train.step.queries import QueryStep
-from train.step.step import Step, StepFigures, Table, num_rows_of, with_tables
+from train.step.step import SideTables, Step, StepFigures, Tables
 from train.tables.run_context import RunContext
 
 CHECK_BATCHES = 50  # between two checks that the loss is finite
 
-Tables = Mapping[PartitionKey, Table]
 ReportProgress = Callable[[int, float], None]  # takes the number of edges done, and the sum of their losses
 Check = Callable[[int, Tensor], None]  # takes the number of edges done, and the sums of their StepFigures
 
@@ -76,25 +75,21 @@ class BucketTrainer:
         """Train on the bucket; returns its entry of training_stats.json, and `seconds` of stepping."""
         place = (*iteration.place[1:], *bucket)  # the same edges in all epochs
         edges, held = batches.split(edges, seeds.generator(self.config.seed, "held out", *place))
+        sides, delta = by_relation(self.config, bucket, tables), self.context.delta
         stats: dict[str, Any] = {}
         if len(held):
-            stats["eval_stats_before"] = self._rank(held, bucket, tables, place)
+            stats["eval_stats_before"] = self._rank(held, sides, place)
         begun = time.monotonic()
-        delta = self.context.delta
-        with (
-            nullcontext()
-            if delta is None
-            else delta.freeze_untouched_rows(self.config, edges, bucket, tables)
-        ):
+        with nullcontext() if delta is None else delta.freeze_untouched_rows(edges, tables, sides):
             removed, known = edges[:0], None
             if edges.role is not None:
                 removed, known = edges.of_role(Role.REMOVED), edges.of_role(Role.KNOWN)
                 edges = edges.of_role(*TRAINED)
-            stats["stats"] = self._step_through(edges, known, bucket, iteration, tables, report)
-            self._remove(removed, bucket, iteration, tables)
+            stats["stats"] = self._step_through(edges, known, bucket, iteration, sides, report)
+            self._remove(removed, bucket, iteration, sides)
         seconds = time.monotonic() - begun
         if len(held):
-            stats["eval_stats_after"] = self._rank(held, bucket, tables, place)
+            stats["eval_stats_after"] = self._rank(held, sides, place)
         return stats | {"seconds": seconds}
 
     def _step_through(
@@ -103,7 +98,7 @@ class BucketTrainer:
         known: EdgeTensors | None,
         bucket: Bucket,
         iteration: Iteration,
-        tables: Tables,
+        sides: Sequence[SideTables],
         report: ReportProgress,
     ) -> dict[str, Any]:
         def check(count: int, total: Tensor) -> None:
@@ -116,14 +111,12 @@ class BucketTrainer:
             report(count, float(total[0]))
 
         if self.fused is None:
-            total = self._by_batches(edges, known, bucket, iteration, tables, check)
+            total = self._by_batches(edges, known, bucket, iteration, sides, check)
         else:
             seed = seeds.derived(self.config.seed, "bucket", *iteration.place, *bucket)
-            sides = (
-                by_side(self.config, number, bucket, tables) for number in range(len(self.config.relations))
-            )
-            pairs = {number: (side[Side.LHS], side[Side.RHS]) for number, side in enumerate(sides)}
-            total = self.fused.train(edges, pairs, seed, check, partial(self._lr_scale, iteration))
+            pairs = [(own[Side.LHS], own[Side.RHS]) for own in sides]
+            scale = partial(self._lr_scale, iteration)
+            total = self.fused.run(*grouped(self.config, edges), pairs, seed, check, scale)
         means = (total / max(len(edges), 1)).tolist()
         return {"count": len(edges), "metrics": dict(zip(StepFigures._fields, means, strict=True))}
 
@@ -133,7 +126,7 @@ class BucketTrainer:
         known: EdgeTensors | None,
         bucket: Bucket,
         iteration: Iteration,
-        tables: Tables,
+        sides: Sequence[SideTables],
         check: Check,
     ) -> Tensor:
         """Train batch by batch; the sums of StepFigures.
@@ -143,13 +136,14 @@ class BucketTrainer:
         """
         place, at_once = (*iteration.place, *bucket), self.plan.batches_at_once
         generator = seeds.generator(self.config.seed, "bucket", *place)
-        sorts, num_rows = sorts_of(self.config), num_rows_of(self.config, bucket, tables)
+        sorts = sorts_of(self.config)
+        num_rows = {side: [(len(own[side]), own[side].num_outside) for own in sides] for side in Side}
         cut = batches.cut_for_training(self.config, edges, generator, num_rows, known)
         totals = _Totals(check, CHECK_BATCHES * self.config.batch_size, self.context.device)
 
         def tasks() -> Iterator[Task]:
             begun = 0.0
-            for number, (batch, sides) in enumerate(with_tables(self.config, cut, bucket, tables)):
+            for number, batch in enumerate(cut):
                 step = self.steps[sorts[batch.relation]]
                 done = self._done(iteration, begun / len(edges))
                 step.lr_scale = lr_scale(self.config.train, done)
@@ -158,7 +152,8 @@ class BucketTrainer:
                 own = (
                     generator if at_once == 1 else seeds.generator(self.config.seed, "batch", *place, number)
                 )
-                yield partial(totals.add, batch.num_edges, partial(step, batch, sides, own))
+                take = partial(step, batch, sides[batch.relation], own)
+                yield partial(totals.add, batch.num_edges, take)
 
         for step in self.steps.values():
             step.begin_bucket()
@@ -167,14 +162,15 @@ class BucketTrainer:
         check(len(edges), totals.sums)
         return totals.sums
 
-    def _remove(self, removed: EdgeTensors, bucket: Bucket, iteration: Iteration, tables: Tables) -> None:
+    def _remove(
+        self, removed: EdgeTensors, bucket: Bucket, iteration: Iteration, sides: Sequence[SideTables]
+    ) -> None:
         if not len(removed):
             return
         generator = seeds.generator(self.config.seed, "removed", *iteration.place, *bucket)
         self.removing.lr_scale = self._lr_scale(iteration, 1.0)
-        cut = batches.cut(self.removing.config, removed, generator)
-        for batch, sides in with_tables(self.config, cut, bucket, tables):
-            self.removing(batch, sides, generator)
+        for batch in batches.cut(self.removing.config, removed, generator):
+            self.removing(batch, sides[batch.relation], generator)
 
     def _lr_scale(self, iteration: Iteration, share: float) -> float:
         """Factor of the learning rates when `share` of a bucket is done."""
@@ -185,13 +181,10 @@ class BucketTrainer:
         before, after = self.part
         return share_done(iteration, before + share * (after - before))
 
-    def _rank(
-        self, held: EdgeTensors, bucket: Bucket, tables: Tables, place: tuple[int, ...]
-    ) -> dict[str, Any]:
+    def _rank(self, held: EdgeTensors, sides: Sequence[SideTables], place: tuple[int, ...]) -> dict[str, Any]:
         generator = seeds.generator(self.config.seed, "rank", *place)
         cut = batches.cut(self.config, held, generator)
-        pairs = with_tables(self.config, cut, bucket, tables)
-        return held_out.rank(self.config, self.model, pairs, generator)
+        return held_out.rank(self.config, self.model, cut, sides, generator)
 
 
 class _Totals:

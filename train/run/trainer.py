@@ -75,7 +75,7 @@ class Trainer(TrainingRun):
         self._lines += self.metrics.lines()
         version = self.version + 1
         if self._is_committed(version):
-            self._begin_commit(version, iteration)
+            self._begin_commit(version)
         self.version = version
         moved = {"partitions_written": self.store.num_written - before[1]}
         self.metrics.end_iteration(wait_s=self._wait_s - before[0], moved=moved)
@@ -105,29 +105,24 @@ class Trainer(TrainingRun):
             or time.monotonic() >= self._committed_s + self.context.config.train.commit_interval_s
         )
 
-    def _begin_commit(self, version: int, iteration: Iteration) -> None:
+    def _begin_commit(self, version: int) -> None:
         self.wait_for_commit()
-        files = self.store.write_all(iteration, self.committing)
+        files = self.store.write_all(self.committing)
         state, lines = SavedModel.copied(self.model, self.adagrad), self._lines
         self._lines, self._committed_s = [], time.monotonic()
-        self._pending = self.committing.submit(self._end_version, files, state, lines, version, iteration)
+        self._pending = self.committing.submit(self._end_version, files, state, lines, version)
         if not self.store.writes_beside:
             self.wait_for_commit()
         self.store.end_version()
 
     def _end_version(
-        self,
-        files: Sequence[Future[None]],
-        state: SavedModel,
-        lines: list[dict[str, Any]],
-        version: int,
-        iteration: Iteration,
+        self, files: Sequence[Future[None]], state: SavedModel, lines: list[dict[str, Any]], version: int
     ) -> None:
         """Write the model after the files of the rows, and commit."""
         for file in files:
             file.result()  # done: tasks run in their order
         self.claim.check()
-        self.context.write_model(state, version, iteration)
+        self.context.write_model(state, version)
         self.commit(version, lines, self.context.checksums)
 
     @property
@@ -147,7 +142,7 @@ class Trainer(TrainingRun):
         """Train on a bucket, while what `then` needs is read."""
         before = self._wait_s, self.store.num_read, self.store.num_written
         coming = self._edges_of(bucket, iteration)
-        tables = self.store.enter(bucket, then, iteration)
+        tables = self.store.enter(bucket, then)
         if then is not None:
             self._edges[then] = self._edges_of(then, iteration)
         edges = self.background.result(coming)

@@ -34,7 +34,7 @@ from torch import Tensor
 from graphmill.ask.model import Model
 from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
-from graphmill.config.partitions import PartitionKey, by_side, is_shared, key_of
+from graphmill.config.partitions import is_shared, key_of
 from graphmill.formats.edge_buckets.origins import added_rows
 from graphmill.model import losses
 from graphmill.model.registry import LOSS_FUNCTIONS
@@ -45,7 +45,7 @@ from train.edges.negative_sampling import Block
 from train.edges.one_vs_all import has_queries
 from train.model import optimizer
 from train.step.plain import PlainStep, StepScores
-from train.step.step import Table
+from train.step.step import SideTables, Table, Tables
 
 NUM_CANDIDATES = 1000  # that a removed edge is compared with
 
@@ -98,11 +98,11 @@ class Delta:
 
     @contextmanager
     def freeze_untouched_rows(
-        self, config: Config, edges: EdgeTensors, bucket: Bucket, tables: Mapping[PartitionKey, Table]
+        self, edges: EdgeTensors, tables: Tables, sides: Sequence[SideTables]
     ) -> Iterator[None]:
         """Keep the rows of tables that no added or removed edge touches where they are, within the block.
 
-        `config` is that of the tables. Adagrad does not move a row whose sum of squared gradients is
+        `sides` are the tables of each relation. Adagrad does not move a row whose sum of squared gradients is
         infinite; the sums come back at the end. Rows that several workers share in training move as ever.
         """
         kept: list[tuple[Tensor, Tensor, Tensor]] = []
@@ -110,13 +110,24 @@ class Delta:
             for (name, _), table in tables.items():
                 if is_shared(self.config, (name, 0)) and self.config.train.num_workers > 1:
                     continue
-                rows = torch.nonzero(~_touched(config, edges, bucket, tables, table))[:, 0]
+                rows = torch.nonzero(~self._touched(edges, sides, table))[:, 0]
                 kept.append((table.sums, rows, table.sums.index_select(0, rows)))
                 table.sums[rows] = math.inf
             yield
         finally:
             for sums, rows, before in kept:
                 sums[rows] = before
+
+    def _touched(self, edges: EdgeTensors, sides: Sequence[SideTables], table: Table) -> Tensor:
+        """Mask of the rows of a table that an added or removed edge has, [N]."""
+        moves_E = edges.has_role(Role.ADDED, Role.REMOVED)
+        touched_N = torch.zeros(len(table), dtype=torch.bool, device=table.sums.device)
+        for number, of_relation in enumerate(sides):
+            own_E = moves_E if self.config.dynamic_relations else moves_E & (edges.rel == number)
+            for side, side_table in of_relation.items():
+                if side_table is table:
+                    touched_N[getattr(edges, side)[own_E].long()] = True
+        return touched_N
 
     def _has_new(self, edges: EdgeTensors, bucket: Bucket) -> Tensor:
         """Mask of the edges that have a folded-in entity, [E]."""
@@ -132,20 +143,6 @@ class Delta:
                 limit_R = torch.tensor(limits, dtype=index_E.dtype, device=index_E.device)
                 has_new_E |= index_E >= limit_R.index_select(0, edges.rel)
         return has_new_E
-
-
-def _touched(
-    config: Config, edges: EdgeTensors, bucket: Bucket, tables: Mapping[PartitionKey, Table], table: Table
-) -> Tensor:
-    """Mask of the rows of a table that an added or removed edge has, [N]."""
-    moves_E = edges.has_role(Role.ADDED, Role.REMOVED)
-    touched_N = torch.zeros(len(table), dtype=torch.bool, device=table.sums.device)
-    for number in range(len(config.relations)):
-        own_E = moves_E if config.dynamic_relations else moves_E & (edges.rel == number)
-        for side, side_table in by_side(config, number, bucket, tables).items():
-            if side_table is table:
-                touched_N[getattr(edges, side)[own_E].long()] = True
-    return touched_N
 
 
 def removing_step(config: Config, model: Model, adagrad: optimizer.Adagrad) -> PlainStep:

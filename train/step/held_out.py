@@ -10,7 +10,7 @@ edges, the fraction where the edge scores higher. A tie is no win, a masked nega
 Shapes: C chunks, P positives per chunk, M negatives; S batches of a span, B edges and N negatives of a batch.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from graphmill.model import losses
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Sampling
 from train.step.plain import gather, scores
-from train.step.step import Table
+from train.step.step import SideTables
 
 NAMES = ("loss", "pos_rank", "mrr", "r1", "r10", "r50", "auc")
 
@@ -30,14 +30,16 @@ NAMES = ("loss", "pos_rank", "mrr", "r1", "r10", "r50", "auc")
 def rank(
     config: PbgConfig,
     model: Model,
-    batches: Iterable[tuple[Batch, Mapping[Side, Table]]],
+    batches: Iterable[Batch],
+    sides: Sequence[SideTables],
     generator: torch.Generator,
 ) -> dict[str, Any]:
-    """Number of edges, and means of their metrics over the sides that have negatives."""
+    """Number of edges, and means of their metrics over the sides with negatives; `sides` by relation."""
     sampling = Sampling.of_evaluation(config)
     totals = torch.zeros(len(NAMES), dtype=torch.float64)
     count = 0
-    for batch, tables in batches:
+    for batch in batches:
+        tables = sides[batch.relation]
         all_negs = config.relations[batch.relation].all_negs
         pairs = {side: RandomPairs(batch.num_steps, generator) for side in Side}
         for block in sampling.blocks(batch, batch.num_entities(tables), all_negs, generator):
@@ -53,8 +55,8 @@ def rank(
         count += len(batch)
     # the loss is summed over the sides, ranks are averaged
     num_sides = max(len(set(Side) - sampling.disabled), 1)
-    sides = torch.tensor([1.0] + [float(num_sides)] * (len(NAMES) - 1), dtype=torch.float64)
-    means = (totals / (max(count, 1) * sides)).tolist()
+    divisors = torch.tensor([1.0] + [float(num_sides)] * (len(NAMES) - 1), dtype=torch.float64)
+    means = (totals / (max(count, 1) * divisors)).tolist()
     return {"count": count, "metrics": dict(zip(NAMES, means, strict=True))}
 
 

@@ -21,7 +21,7 @@ from graphmill.model import losses, operators
 from graphmill.vocab import Side
 from train.edges.negative_sampling import Batch, Block, Sampling, sides_with_negatives
 from train.model import optimizer, regularizers
-from train.step.step import Step, StepFigures, Table
+from train.step.step import SideTables, Step, StepFigures
 
 RowGradients = dict[Side, list[tuple[Tensor, Tensor]]]  # rows [K] with repetitions, gradients [K, D]
 
@@ -65,7 +65,7 @@ class PlainStep(Step[Batch]):
         # None: N3 in closed form
         self.regularizer = regularizers.regularizer_of(config) if regularizers.is_plug_in(config) else None
 
-    def step(self, batch: Batch, blocks: Sequence[Block], tables: Mapping[Side, Table]) -> StepFigures:
+    def step(self, batch: Batch, blocks: Sequence[Block], tables: SideTables) -> StepFigures:
         """Take one gradient step on the blocks: score, loss, gradient, update."""
         model, rel_U, blocks = _touched_by(blocks, self.model, batch.relation, whole=self.relation_weight > 0)
         row_gradients: RowGradients = {side: [] for side in Side}
@@ -91,7 +91,7 @@ class PlainStep(Step[Batch]):
         total = _summed(figures)
         return total._replace(reg=total.reg + reg)
 
-    def __call__(self, batch: Batch, tables: Mapping[Side, Table], generator: torch.Generator) -> StepFigures:
+    def __call__(self, batch: Batch, tables: SideTables, generator: torch.Generator) -> StepFigures:
         """Draw negatives, and move the rows and parameters that the batch touches."""
         all_negs = self.config.relations[batch.relation].all_negs
         blocks = self.sampling.drawing(self.share_of_negatives).blocks(
@@ -159,9 +159,7 @@ class PlainStep(Step[Batch]):
             reg += regularizers.n3_of_operator(operator, leaves, coefficient_B, rel_B)
         return reg
 
-    def _update_rows(
-        self, tables: Mapping[Side, Table], row_gradients: RowGradients, frozen: frozenset[Side]
-    ) -> None:
+    def _update_rows(self, tables: SideTables, row_gradients: RowGradients, frozen: frozenset[Side]) -> None:
         lr, max_norm = self.config.lr * self.lr_scale, self.config.max_norm
         one_table = tables[Side.LHS] is tables[Side.RHS]
         for sides in [tuple(Side)] if one_table else [(side,) for side in Side]:
@@ -179,7 +177,7 @@ def backward(values: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> No
     torch.autograd.backward([value for value, _ in pairs], [gradient for _, gradient in pairs])
 
 
-def gather(batch: Batch, block: Block, tables: Mapping[Side, Table]) -> dict[Side, Tensor]:
+def gather(batch: Batch, block: Block, tables: SideTables) -> dict[Side, Tensor]:
     """Read the candidates' embeddings of each side, [C, K, D]."""
     gathered = {}
     for side, table in tables.items():

@@ -14,7 +14,7 @@ of every tensor follows from the shapes of the batch: a GPU can replay a capture
 Shapes: Q queries, A answers, N rows of the table of answers or K rows of a sample, C candidates, D dimension.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,7 @@ from train.edges.one_vs_all import QueryBatch
 from train.model import optimizer, regularizers
 from train.model.optimizer import Rate, add_rows
 from train.step.plain import gradient_of, touched_parameters
-from train.step.step import Step, StepFigures, Table
+from train.step.step import SideTables, Step, StepFigures, Table
 
 _NEVER = -1e30  # a score that leaves nothing of its candidate; finite in bfloat16, so that it adds up
 SCORE_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}  # by the type of the device
@@ -51,8 +51,8 @@ class Gradients(NamedTuple):
 
 
 Moved = tuple[StepFigures, list[str]]  # with the keys of the parameters that have moved
-Move = Callable[[QueryBatch, Mapping[Side, Table], Rate], Moved]
-Launch = Callable[[Move, QueryBatch, Mapping[Side, Table], float], Moved]
+Move = Callable[[QueryBatch, SideTables, Rate], Moved]
+Launch = Callable[[Move, QueryBatch, SideTables, float], Moved]
 
 
 class QueryStep(Step[QueryBatch]):
@@ -77,9 +77,7 @@ class QueryStep(Step[QueryBatch]):
         """Forget how often candidates of earlier buckets were mistaken for an answer."""
         self.candidates = CandidateSampler(self.config)
 
-    def __call__(
-        self, batch: QueryBatch, tables: Mapping[Side, Table], generator: torch.Generator
-    ) -> StepFigures:
+    def __call__(self, batch: QueryBatch, tables: SideTables, generator: torch.Generator) -> StepFigures:
         """Draw candidates, and move rows and parameters; threads may step side by side."""
         num_rows = len(tables[batch.side])
         batch = self.candidates.draw(batch, num_rows, generator, self.share_of_negatives)
@@ -89,12 +87,12 @@ class QueryStep(Step[QueryBatch]):
         self.candidates.learn(batch)
         return figures
 
-    def move(self, batch: QueryBatch, tables: Mapping[Side, Table], lr_scale: Rate) -> Moved:
+    def move(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate) -> Moved:
         """Score, loss, gradient, update: the part of a step that a captured graph repeats."""
         with self._moves_all_rows if batch.candidate_C is None else nullcontext():
             return self._move(batch, tables, lr_scale)
 
-    def _move(self, batch: QueryBatch, tables: Mapping[Side, Table], lr_scale: Rate) -> Moved:
+    def _move(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate) -> Moved:
         local, _, _ = touched_parameters(self.model, batch.relation, None)
         entity_QD = tables[batch.side.other].embeddings_ND.index_select(0, batch.entity_Q)
         entity_QD.requires_grad_()
@@ -249,7 +247,7 @@ class QueryStep(Step[QueryBatch]):
     def _update(
         self,
         batch: QueryBatch,
-        tables: Mapping[Side, Table],
+        tables: SideTables,
         rows_K: Tensor | None,
         gradient_ND: Tensor,
         gradient_QD: Tensor,

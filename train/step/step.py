@@ -9,7 +9,7 @@ A `Plan` names the step of each sort of batch. The fused step (train/gpu) takes 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Self, TypeVar
 
@@ -17,16 +17,13 @@ import torch
 from torch import Tensor
 
 from graphmill.ask.model import Model
-from graphmill.config import Config, PbgConfig
-from graphmill.config.partitions import PartitionKey, by_side
-from graphmill.vocab import Bucket, Side
-from train.edges.negative_sampling import Batch
-from train.edges.one_vs_all import QueryBatch
+from graphmill.config import Config
+from graphmill.config.partitions import PartitionKey
+from graphmill.vocab import Side
 from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
 
 AnyBatch = TypeVar("AnyBatch", contravariant=True)
-CutBatch = TypeVar("CutBatch", Batch, QueryBatch, Batch | QueryBatch)
 Key = TypeVar("Key", bound=Hashable)
 
 
@@ -41,15 +38,16 @@ class Table:
     def __len__(self) -> int:
         return len(self.embeddings_ND)
 
-    def rows(self, rows: slice) -> Self:
-        """Some rows of the table, in its memory."""
+    def rows(self, rows: slice | Tensor) -> Self:
+        """Some rows of the table: a slice in its memory, or copies of the rows with these numbers."""
         return type(self)(self.embeddings_ND[rows], self.sums[rows])
 
-    def copied(self) -> Self:
-        """The same rows in memory of their own."""
-        return type(self)(self.embeddings_ND.clone(), self.sums.clone())
+    def copied(self, device: torch.device | None = None) -> Self:
+        """The same rows in memory of their own, here or on another device."""
+        device = device or self.sums.device
+        return type(self)(self.embeddings_ND.to(device, copy=True), self.sums.to(device, copy=True))
 
-    def fill(self, rows: slice, other: "Table") -> None:
+    def fill(self, rows: slice | Tensor, other: "Table") -> None:
         """Copy all rows of another table to some rows of this one."""
         self.embeddings_ND[rows] = other.embeddings_ND
         self.sums[rows] = other.sums
@@ -59,6 +57,10 @@ class Table:
         shapes = [(num_rows, *tensor.shape[1:]) for tensor in (self.embeddings_ND, self.sums)]
         embeddings_ND, sums = (torch.empty(shape, device=device) for shape in shapes)
         return type(self)(embeddings_ND, sums)
+
+
+Tables = Mapping[PartitionKey, Table]
+SideTables = Mapping[Side, Table]  # of the edges of a relation
 
 
 class StepFigures(NamedTuple):
@@ -81,9 +83,7 @@ class Step(ABC, Generic[AnyBatch]):
         self.share_of_negatives = 1.0  # that are drawn
 
     @abstractmethod
-    def __call__(
-        self, batch: AnyBatch, tables: Mapping[Side, Table], generator: torch.Generator
-    ) -> StepFigures:
+    def __call__(self, batch: AnyBatch, tables: SideTables, generator: torch.Generator) -> StepFigures:
         """Draw what the batch is compared with, and move the rows and parameters that it touches."""
 
     def begin_bucket(self) -> None:
@@ -99,19 +99,3 @@ def joined(tables: MutableMapping[Key, Table], keys: Sequence[Key], num_more: in
         table.fill(own, tables[key])
         tables[key] = table.rows(own)
     return table
-
-
-def num_rows_of(
-    config: PbgConfig, bucket: Bucket, tables: Mapping[PartitionKey, Table]
-) -> dict[Side, list[tuple[int, int]]]:
-    """List, for each side, the rows of each relation's table, and how many of them are outside."""
-    sides = [by_side(config, number, bucket, tables) for number in range(len(config.relations))]
-    return {side: [(len(pair[side]), pair[side].num_outside) for pair in sides] for side in Side}
-
-
-def with_tables(
-    config: PbgConfig, cut: Iterable[CutBatch], bucket: Bucket, tables: Mapping[PartitionKey, Table]
-) -> Iterator[tuple[CutBatch, dict[Side, Table]]]:
-    """Pair each batch of a bucket with the tables of its relation."""
-    for batch in cut:
-        yield batch, by_side(config, batch.relation, bucket, tables)

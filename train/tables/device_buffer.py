@@ -15,17 +15,16 @@ until its rows on the host are in their file. Partitions on the device, which le
 Host memory: all rows and sums once. With `train.device_partitions: 0` partitions come from files instead.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
 from typing import Any
 
-from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
 from graphmill.config.partitions import PartitionKey, all_keys, is_shared, keys_of
 from graphmill.vocab import Bucket
 from train.gpu.copies import Copies, Slot, num_floats_of
-from train.step.step import Table
+from train.step.step import Table, Tables
 from train.tables import memory
 from train.tables.background import Background
 from train.tables.partition_store import Store
@@ -58,9 +57,7 @@ class DeviceBuffer(Store):
         self._writing: dict[PartitionKey, Callable[[], None]] = {}  # waits for the file of the last version
         self._copies = Copies(self.device)
 
-    def enter(
-        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
-    ) -> Mapping[PartitionKey, Table]:
+    def enter(self, bucket: Bucket, then: Bucket | None) -> Tables:
         """The tables of `bucket`; with `then`, starts to copy the partitions that are needed next."""
         if not self._host:
             self._load()
@@ -78,7 +75,7 @@ class DeviceBuffer(Store):
             self._look_ahead(keys_of(self.config, then))
         return self._on_device
 
-    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
+    def write_all(self, background: Background) -> list[Future[None]]:
         """Bring all rows to the host, and begin to write them."""
         self._copies.steps_done()
         for key in sorted(self._changed):
@@ -86,8 +83,7 @@ class DeviceBuffer(Store):
         self._copies.wait()
         files: list[Future[None]] = []
         for key in sorted(self._host, key=lambda key: (key not in self._on_device, key)):
-            write = partial(self.files.write, key, self._host[key], self.next_version, iteration)
-            files.append(background.submit(write))
+            files.append(background.submit(self.files.write, key, self._host[key], self.next_version))
             self._writing[key] = partial(background.result, files[-1])
         return files
 

@@ -16,8 +16,6 @@ Shapes: N rows of a partition, K rows of it in the sample, D dimension.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -36,22 +34,8 @@ def outside_share(config: Config, num_blocks: int) -> float:
     return config.train.outside_rows if num_blocks > _MOST_ALONE else 0.0
 
 
-@dataclass(frozen=True, eq=False)
-class _Sample:
-    """Rows of one partition."""
-
-    row_K: Tensor  # int64
-    rows: Table
-
-    @classmethod
-    def of(cls, table: Table, row_K: Tensor) -> Self:
-        """Copy the rows of a table."""
-        return cls(row_K, Table(table.embeddings_ND[row_K], table.sums[row_K]))
-
-    def put_back(self, table: Table) -> None:
-        """Copy the rows to the table that they are of."""
-        table.embeddings_ND[self.row_K] = self.rows.embeddings_ND
-        table.sums[self.row_K] = self.rows.sums
+Sample = tuple[Tensor, Table]
+"""Numbers of rows of one partition, int64 [K], and copies of the rows."""
 
 
 class OutsideRows:
@@ -66,8 +50,8 @@ class OutsideRows:
             if len(counts) > 1
             for partition, count in enumerate(counts)
         }
-        self._now: dict[PartitionKey, _Sample] = {}
-        self._next: dict[PartitionKey, _Sample] = {}  # the beginning of the next iteration's
+        self._now: dict[PartitionKey, Sample] = {}
+        self._next: dict[PartitionKey, Sample] = {}  # the beginning of the next iteration's
         self._lent: list[tuple[Table, Table]] = []  # rows of the sample, and where steps move them
 
     def begin(self, version: int, load: Callable[[PartitionKey], Table]) -> None:
@@ -75,29 +59,29 @@ class OutsideRows:
         self._now, self._next = self._next, {}
         for key in sorted(self._sizes.keys() - self._now.keys()):
             if self._sizes[key]:
-                self._now[key] = _Sample.of(load(key), self._choose(key, version))
+                self._now[key] = self._taken(key, load(key), version)
 
     def put_back(self, key: PartitionKey, table: Table) -> None:
         """Put back the rows of a partition that is needed."""
         if key in self._now:
-            self._now.pop(key).put_back(table)
+            table.fill(*self._now.pop(key))
 
     def take(self, key: PartitionKey, table: Table, version: int, visit: int | None = None) -> None:
         """Take rows of a partition for the iteration after `version`; for the current one at a `visit`."""
         if self._sizes.get(key) and (visit is None or key not in self._now):
             of, purpose = (self._next, [version]) if visit is None else (self._now, [version, visit])
-            of[key] = _Sample.of(table, self._choose(key, *purpose))
+            of[key] = self._taken(key, table, *purpose)
 
     def num_rows(self, name: str) -> int:
         """Count the rows of a type in the sample."""
-        return sum(len(sample.row_K) for key, sample in self._now.items() if key[0] == name)
+        return sum(len(row_K) for key, (row_K, _) in self._now.items() if key[0] == name)
 
     def lend(self, name: str, table: Table) -> Table:
         """Copy the sample of a type to the last rows of a table; they are taken back later."""
         start = num_own = len(table) - self.num_rows(name)
         for key in sorted(self._now):
             if key[0] == name:
-                sample = self._now[key].rows
+                sample = self._now[key][1]
                 start, own = start + len(sample), slice(start, start + len(sample))
                 table.fill(own, sample)
                 self._lent.append((sample, table.rows(own)))
@@ -109,6 +93,7 @@ class OutsideRows:
             sample.fill(slice(None), moved)
         self._lent.clear()
 
-    def _choose(self, key: PartitionKey, *purpose: int) -> Tensor:
+    def _taken(self, key: PartitionKey, table: Table, *purpose: int) -> Sample:
         generator = seeds.generator(self._seed, "outside rows", *purpose, *key)
-        return torch.randperm(self._num_rows[key[0]][key[1]], generator=generator)[: self._sizes[key]]
+        row_K = torch.randperm(self._num_rows[key[0]][key[1]], generator=generator)[: self._sizes[key]]
+        return row_K, table.rows(row_K)

@@ -12,7 +12,6 @@ from torch import Tensor
 from graphmill.ask.run import check_shape, read_finite
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.finite import check_finite, first_not_finite
-from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey
 from graphmill.errors import DivergenceError
 from graphmill.run import seeds
@@ -65,13 +64,12 @@ class PartitionFiles:
         key: PartitionKey,
         table: Table,
         version: int,
-        iteration: Iteration,
         path: str | None = None,
         *,
         replication: int | None = None,
     ) -> None:
         """Write the table as of `version`; `replication` counts the copies on HDFS (None: its default)."""
-        table = on_device(table, CPU)
+        table, iteration = on_device(table, CPU), self.context.schedule.iteration(version - 1)
         rows = table.embeddings_ND.numpy()
         if first_not_finite(rows) is not None:
             raise DivergenceError(

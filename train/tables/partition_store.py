@@ -19,7 +19,7 @@ from graphmill.checkpoints.pbg import Iteration
 from graphmill.config.partitions import PartitionKey, all_keys, is_shared, keys_of
 from graphmill.vocab import Bucket, Partition
 from train.edges.visits import Blocks, Uses
-from train.step.step import Table, joined
+from train.step.step import Table, Tables, joined
 from train.tables import memory
 from train.tables.background import Background
 from train.tables.outside_rows import OutsideRows, outside_share
@@ -34,6 +34,7 @@ class Store(ABC):
         writes_beside: whether the next iteration may train while the files of a version are written.
         version: version of the checkpoint whose files have the rows that are not in memory.
         next_version: version that the current iteration makes.
+        iteration: the current iteration.
         uses: the next use of each partition: the partition that is needed again last leaves first.
         num_read: partitions read or drawn so far, or brought to the device.
         num_written: partitions written so far, or taken from the device.
@@ -57,20 +58,19 @@ class Store(ABC):
     def begin(self, order: Sequence[Bucket], iteration: Iteration) -> None:
         """Note the order of an iteration's buckets."""
         self.next_version += 1
-        self.uses = Uses([self.needed(bucket, iteration) for bucket in order])
+        self.iteration = iteration
+        self.uses = Uses([self.needed(bucket) for bucket in order])
 
-    def needed(self, bucket: Bucket, iteration: Iteration) -> set[PartitionKey]:
+    def needed(self, bucket: Bucket) -> set[PartitionKey]:
         """Keys of the partitions that a bucket needs."""
         return keys_of(self.config, bucket)
 
     @abstractmethod
-    def enter(
-        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
-    ) -> Mapping[PartitionKey, Table]:
+    def enter(self, bucket: Bucket, then: Bucket | None) -> Tables:
         """The tables of `bucket`; the tables of `then`, if given, may come meanwhile."""
 
     @abstractmethod
-    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
+    def write_all(self, background: Background) -> list[Future[None]]:
         """Write the partitions of the next version that are not written yet, as they are now.
 
         The tasks that are left to `background` are returned: they may run beside the next iteration.
@@ -97,15 +97,13 @@ class PartitionStore(Store):
         """Whether no partition has left."""
         return not self._written
 
-    def enter(
-        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
-    ) -> Mapping[PartitionKey, Table]:
+    def enter(self, bucket: Bucket, then: Bucket | None) -> Tables:
         """The tables of `bucket`; reading of the tables of `then`, if given, has begun."""
-        needed = self.needed(bucket, iteration)
-        ahead = self.needed(then, iteration) if then is not None else set()
+        needed = self.needed(bucket)
+        ahead = self.needed(then) if then is not None else set()
         for key in sorted(self._tables.keys() - needed - ahead):
             if not is_shared(self.config, key):
-                self._let_go(key, iteration)
+                self._let_go(key)
         if needed - self._tables.keys() - self._coming.keys():  # nothing was read ahead
             self._make_room()
         self.uses.advance()
@@ -113,18 +111,18 @@ class PartitionStore(Store):
             self._ask_for(key)
         for key in sorted(needed & self._coming.keys()):
             self._tables[key] = self._arrived(key)
-        tables = self._given(bucket, iteration)
+        tables = self._given(bucket)
         for key in sorted(ahead):
             self._ask_for(key)
         return tables
 
-    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
+    def write_all(self, background: Background) -> list[Future[None]]:
         """Write the partitions in memory, and copy those that the iteration never needed."""
         for key in sorted(self._tables):
-            self._leaving.append(self._background.submit(self._write, key, self._tables[key], iteration))
+            self._leaving.append(self._background.submit(self._write, key, self._tables[key]))
         self._settle(wait=True)
         for key in sorted(set(all_keys(self.config)) - self._written):
-            self._write(key, self._load(key), iteration)
+            self._write(key, self._load(key))
         return []
 
     def end_version(self) -> None:
@@ -132,14 +130,14 @@ class PartitionStore(Store):
         super().end_version()
         self._written.clear()
 
-    def _given(self, bucket: Bucket, iteration: Iteration) -> Mapping[PartitionKey, Table]:
+    def _given(self, bucket: Bucket) -> Tables:
         """The tables for the steps; the bucket's partitions are in memory."""
         return self._tables
 
-    def _let_go(self, key: PartitionKey, iteration: Iteration) -> None:
+    def _let_go(self, key: PartitionKey) -> None:
         self._settle(wait=False)
         # only the thread holds the table until it is written
-        self._leaving.append(self._background.submit(self._write, key, self._tables.pop(key), iteration))
+        self._leaving.append(self._background.submit(self._write, key, self._tables.pop(key)))
         self._written.add(key)
 
     def _make_room(self) -> None:
@@ -164,8 +162,8 @@ class PartitionStore(Store):
         for future in ended:
             self._background.result(future)
 
-    def _write(self, key: PartitionKey, table: Table, iteration: Iteration) -> None:
-        self.files.write(key, table, self.next_version, iteration)
+    def _write(self, key: PartitionKey, table: Table) -> None:
+        self.files.write(key, table, self.next_version)
         self._written.add(key)
         self.num_written += 1
 
@@ -199,28 +197,26 @@ class BlockStore(PartitionStore):
         super().begin(order, iteration)
         self._outside.begin(self.version, lambda key: self.files.load(key, self.version))
 
-    def needed(self, bucket: Bucket, iteration: Iteration) -> set[PartitionKey]:
+    def needed(self, bucket: Bucket) -> set[PartitionKey]:
         """Keys of the partitions that a visit needs."""
-        return set(self.blocks.keys_of(bucket, iteration))
+        return set(self.blocks.keys_of(bucket, self.iteration))
 
-    def enter(
-        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
-    ) -> Mapping[PartitionKey, Table]:
+    def enter(self, bucket: Bucket, then: Bucket | None) -> Tables:
         """The table of each type, under its partition 0; reading of what `then` needs has begun."""
         self._settle(wait=True)  # what is being written keeps a whole table in memory
         self._outside.take_back()
-        return super().enter(bucket, then, iteration)
+        return super().enter(bucket, then)
 
-    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
+    def write_all(self, background: Background) -> list[Future[None]]:
         """Write the partitions in memory, and copy those that the iteration never needed."""
         self._outside.take_back()
         for key in sorted(self._tables):
             self._outside.take(key, self._tables[key], self.next_version)
-        return super().write_all(iteration, background)
+        return super().write_all(background)
 
-    def _given(self, bucket: Bucket, iteration: Iteration) -> Mapping[PartitionKey, Table]:
+    def _given(self, bucket: Bucket) -> Tables:
         """Join the partitions of each type; what the next visit needs is not in memory yet."""
-        keys = self.blocks.keys_of(bucket, iteration)
+        keys = self.blocks.keys_of(bucket, self.iteration)
         for key in keys:
             self._outside.put_back(key, self._tables[key])
         for key in self._tables.keys() - set(keys):  # waits for another visit: the last table must not
@@ -235,13 +231,13 @@ class BlockStore(PartitionStore):
                 self._tables[key] = table.copied()
         super()._make_room()
 
-    def _let_go(self, key: PartitionKey, iteration: Iteration) -> None:
+    def _let_go(self, key: PartitionKey) -> None:
         position = self.uses.position
         if not self.uses.is_left(key):
             self._outside.take(key, self._tables[key], self.next_version)
         elif self.uses.next_of(key)[0] > position + 1:  # what is needed next leaves only without prefetch
             self._outside.take(key, self._tables[key], self.version, position)
-        super()._let_go(key, iteration)
+        super()._let_go(key)
 
     def _joined(self, keys: Sequence[PartitionKey]) -> Table:
         """Make one table of the partitions of a type, and copy outside rows behind them."""
@@ -271,24 +267,24 @@ class ResidentStore(Store):
         """All rows always are."""
         return True
 
-    def enter(
-        self, bucket: Bucket, then: Bucket | None, iteration: Iteration
-    ) -> Mapping[PartitionKey, Table]:
+    def enter(self, bucket: Bucket, then: Bucket | None) -> Tables:
         """The table of every type, with all its rows."""
         if not self._tables:
             self._tables = {(name, 0): self._load(rows) for name, rows in self._rows.items()}
         return self._tables
 
-    def write_all(self, iteration: Iteration, background: Background) -> list[Future[None]]:
+    def write_all(self, background: Background) -> list[Future[None]]:
         """Begin to write all tables, or copies of them."""
-        tables: Mapping[PartitionKey, Table] = self._tables
+        tables = self._tables
         if self.writes_beside:
-            tables = {key: _copied(table, self._copy_device) for key, table in tables.items()}
+            tables = {key: table.copied(self._copy_device) for key, table in tables.items()}
+            if self._copy_device.type == "cuda":  # another stream will read the copies
+                torch.cuda.current_stream(self._copy_device).synchronize()
         files = []
         for rows_of_partitions in self._rows.values():
             for key, rows in rows_of_partitions.items():
                 part = tables[key[0], 0].rows(rows)
-                files.append(background.submit(self.files.write, key, part, self.next_version, iteration))
+                files.append(background.submit(self.files.write, key, part, self.next_version))
                 self.num_written += 1
         return files
 
@@ -311,13 +307,6 @@ def copy_device(context: RunContext) -> torch.device:
         if memory.resident_bytes(context) + memory.rows_bytes(context) > memory.SHARE * free:
             return CPU
     return context.device
-
-
-def _copied(table: Table, device: torch.device) -> Table:
-    copied = Table(table.embeddings_ND.to(device, copy=True), table.sums.to(device, copy=True))
-    if device.type == "cuda":
-        torch.cuda.current_stream(device).synchronize()  # another stream will read the copy
-    return copied
 
 
 def _rows_of(num_rows: Sequence[int], name: str) -> dict[PartitionKey, slice]:

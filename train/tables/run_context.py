@@ -8,7 +8,6 @@ from torch import Tensor
 
 from graphmill.ask.model import Model
 from graphmill.checkpoints import pbg
-from graphmill.checkpoints.pbg import Iteration
 from graphmill.config import Config
 from graphmill.formats import entity_counts
 from graphmill.formats.torch_files.read import mapped
@@ -126,9 +125,7 @@ class RunContext:
             adagrad.load_state_dict(optimizer_state, model.parameters, uri)
         return model, adagrad
 
-    def write_model(
-        self, state: SavedModel, version: int, iteration: Iteration, path: str | None = None
-    ) -> None:
+    def write_model(self, state: SavedModel, version: int, path: str | None = None) -> None:
         """Write the model and its optimizer as of `version`, to the checkpoint or to another folder."""
         pbg.write_model(
             path or self.config.checkpoint_path,
@@ -136,6 +133,6 @@ class RunContext:
             state.model,
             state.adagrad,
             self.config.pbg(),
-            iteration,
+            self.schedule.iteration(version - 1),
             self.checksums,
         )

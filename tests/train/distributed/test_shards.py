@@ -251,7 +251,7 @@ def test_a_commit_may_delete_the_folder_of_a_file_that_is_being_written(tmp_path
     tables = exchange.take({key: PartitionCopies(0, file=SavedFile(0, config.checkpoint_path, 0, "", True))})
     exchange.put(tables, 1, folder, 1)
     monkeypatch.setattr(fs, "move", move)
-    exchange.write_behind(0, schedule.plan(config).iteration(0))
+    exchange.write_behind(0)
     exchange.close()
     assert len(saved) == (0 if is_deleted else 1)
     assert torch.equal(exchange.holder.take((key, 1)).table.embeddings_ND, tables[key].embeddings_ND)

@@ -179,7 +179,7 @@ def test_partitions_that_leave_are_in_the_sample(tmp_path):
     order, background = blocks.order(iteration), Background()
     store = BlockStore(context, blocks, background)
     store.begin(order, iteration)
-    found = [store.enter(visit, None, iteration)["user", 0].num_outside for visit in order]
+    found = [store.enter(visit, None)["user", 0].num_outside for visit in order]
     background.close()
     assert min(found[:20]) > 0
 
