@@ -14,7 +14,6 @@ Source: PyTorch-BigGraph's lock server (arXiv:1903.12287, section 4.2).
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from itertools import accumulate, pairwise
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -27,13 +26,12 @@ Held = Mapping[PartitionKey, int]  # partitions that a worker has; a larger numb
 
 Numbers = npt.NDArray[np.int64]
 
-NONE: Numbers = np.empty(0, np.int64)
+_LEFT, _TAKEN, _DONE = range(3)  # states of a bucket
 
 
 class Dynamic:
     """Hands out buckets as workers ask for them.
 
-    A grant costs a few operations on arrays of the buckets of the partitions that it takes or frees.
     Shapes: B buckets, K partitions of a bucket, N partitions and one more that stands for none, C candidates.
     """
 
@@ -56,46 +54,29 @@ class Dynamic:
         self._numbers = {bucket: number for number, bucket in enumerate(order)}
         width = max(1, *map(len, keys_of))
         numbers = [[*(names[key] for key in own), *[len(names)] * (width - len(own))] for own in keys_of]
-        self._keys_BK: Numbers = np.array(numbers)
-        by_key = np.argsort(self._keys_BK, axis=None, kind="stable") // width
-        ends = np.cumsum(np.bincount(self._keys_BK.ravel(), minlength=len(names) + 1))
-        self._of_key = np.split(by_key, ends)[: len(names)]  # the buckets of each partition
+        self._keys_KB: Numbers = np.array(numbers).T.copy()  # rows are long, so numpy reduces them fast
         self._rank_B = np.arange(len(order))
-        self._is_left_B = np.ones(len(order), bool)
-        self._num_left_N = np.array([*map(len, self._of_key), 0])  # buckets that are left, by partition
-        # A bucket waits for each taken bucket of each of its partitions, for a partition to be trained, and a
-        # later one for all that are not.
-        self._grows_B = np.full(len(order), from_one)
+        self._state_B = np.full(len(order), _LEFT)
         self._is_later_B = np.fromiter(map(is_later, order), bool, len(order))
-        self._num_early = int((~self._is_later_B).sum())  # that are not done
-        self._num_waits_B = self._grows_B + self._is_later_B.astype(np.int64) * bool(self._num_early)
-        self._free: Numbers | None = None  # buckets that are left and wait for nothing; None: to be found
-        self._taken: set[Bucket] = set()
-        self._num_left = len(order)
+        self._has_grown_B = np.full(len(order), not from_one)  # a partition has been trained
 
     def next_bucket(self, held: Held, likely: Bucket | None = None) -> Bucket | None:
         """Take the free bucket that shares most with `held`; that of the partition with most left."""
-        if self._free is None:
-            self._free = np.flatnonzero(self._is_left_B & (self._num_waits_B == 0))
-        free = self._free
-        if not len(free) and not self._taken:  # this part of the grid shares nothing with the rest
-            free = np.flatnonzero(self._is_left_B & (self._is_later_B == (not self._num_early)))
-        if not len(free):
-            return None
-        near = self._left_of([self._names[key] for key in held if key in self._names])
-        near = near[self._num_waits_B[near] == 0]
-        return self._take_nearest(near if len(near) else free, held)
+        may_B = self._may_come()
+        free_B = may_B & self._has_grown_B & ~self._count(_TAKEN)[self._keys_KB].any(0)
+        if not free_B.any() and not (self._state_B == _TAKEN).any():
+            free_B = may_B  # this part of the grid shares nothing with the rest
+        return self._take_nearest(free_B, held)
 
     def reserve(self, last: Bucket, held: Held) -> Bucket | None:
         """Take a bucket that shares a partition with `last` and adds only partitions nobody has, or None."""
-        own = self._keys(last)
-        is_own_N = np.zeros(len(self._num_left_N), bool)
-        is_own_N[own] = True
-        near = self._left_of(own)
-        # It is free once the only bucket that takes the partitions `own` is done.
-        waits_for = is_own_N[self._keys_BK[near]].sum(1) + self._grows_B[near]
-        near = near[self._num_waits_B[near] == waits_for]
-        return self._take_nearest(near, held) if len(near) else None
+        taken_N = self._count(_TAKEN)
+        is_own_N = np.zeros_like(taken_N)
+        is_own_N[self._keys(last)] = 1
+        is_own_KB = is_own_N[self._keys_KB]
+        # It is free once `last`, the only bucket that takes these partitions, is done.
+        near_B = self._may_come() & is_own_KB.any(0) & (taken_N[self._keys_KB] == is_own_KB).all(0)
+        return self._take_nearest(near_B, held)
 
     def likely_after(self, last: Bucket) -> Bucket | None:
         """None: the next bucket is promised, or depends on the other workers."""
@@ -103,82 +84,62 @@ class Dynamic:
 
     def commit(self, bucket: Bucket) -> bool:
         """Note that a bucket is done; returns whether buckets now start from newer shared state: always."""
-        self._release(bucket)
+        self._state_B[self._numbers[bucket]] = _DONE
         for key in self._keys(bucket):
-            of_key = self._of_key[key]
-            self._num_waits_B[of_key] -= self._grows_B[of_key]
-            self._grows_B[of_key] = False
-        self._count_early(bucket, -1)
+            self._has_grown_B |= (self._keys_KB == key).any(0)
         return True
 
     def give_back(self, bucket: Bucket) -> None:
         """Hand out the bucket next: its worker was lost, in its middle or after it was done."""
-        if bucket in self._taken:
-            self._release(bucket)
-        else:
-            self._count_early(bucket, 1)
         number = self._numbers[bucket]
-        self._rank_B[number] = self._rank_B.min() - 1
-        self._leave(number, 1)
+        self._state_B[number], self._rank_B[number] = _LEFT, self._rank_B.min() - 1
 
     def part(self, bucket: Bucket, num_workers: int) -> tuple[float, float]:
         """Shares of all buckets that are done when a bucket begins, and when all workers have trained one."""
-        num = len(self._buckets)
-        num_done = num - self._num_left - len(self._taken)
+        num, num_done = len(self._buckets), int((self._state_B == _DONE).sum())
         return num_done / num, min(1.0, (num_done + num_workers) / num)
 
     @property
     def finished(self) -> bool:
         """Whether no bucket is left or taken."""
-        return not self._num_left and not self._taken
+        return bool((self._state_B == _DONE).all())
 
-    def _keys(self, bucket: Bucket) -> list[int]:
+    def _keys(self, bucket: Bucket) -> Numbers:
         """The partitions of a bucket, without the one that stands for none."""
-        keys = self._keys_BK[self._numbers[bucket]].tolist()
-        return [key for key in keys if key < len(self._names)]
+        keys: Numbers = self._keys_KB[:, self._numbers[bucket]]
+        return keys[keys < len(self._names)]
 
-    def _left_of(self, keys: Sequence[int]) -> Numbers:
-        """The buckets of partitions that are left; one of several of them comes several times."""
-        bucket_L = np.concatenate([NONE, *(self._of_key[key] for key in keys)])
-        left: Numbers = bucket_L[self._is_left_B[bucket_L]]
-        return left
+    def _count(self, state: int) -> Numbers:
+        """Count the buckets of each partition that are left, taken or done, [N]."""
+        count_N = np.bincount(
+            self._keys_KB[:, self._state_B == state].ravel(), minlength=len(self._names) + 1
+        )
+        count_N[-1] = 0
+        return count_N
 
-    def _take_nearest(self, candidates_C: Numbers, held: Held) -> Bucket:
-        came_N = np.zeros_like(self._num_left_N)
+    def _may_come(self) -> npt.NDArray[np.bool_]:
+        """Whether buckets are left, and later ones wait for none that is not done: [B]."""
+        is_early_done = (self._is_later_B | (self._state_B == _DONE)).all()
+        may_B: npt.NDArray[np.bool_] = (self._state_B == _LEFT) & (~self._is_later_B | is_early_done)
+        return may_B
+
+    def _take_nearest(self, may_B: npt.NDArray[np.bool_], held: Held) -> Bucket | None:
+        came_N = np.zeros(len(self._names) + 1, np.int64)
         for name, came in held.items():
             if name in self._names:
                 came_N[self._names[name]] = came + 1
-        keys_CK = self._keys_BK[candidates_C]
-        came_CK = came_N[keys_CK]
-        num_left_C = np.where(came_CK > 0, 0, self._num_left_N[keys_CK]).max(1)
-        num_shared_C = (came_CK > 0).sum(1)
-        order = (self._rank_B[candidates_C], -num_left_C, -came_CK.max(1), -num_shared_C)
+        near_B = may_B & came_N[self._keys_KB].any(0)
+        candidates_C = np.flatnonzero(near_B if near_B.any() else may_B)  # fewer are sorted faster
+        if not len(candidates_C):
+            return None
+        keys_KC = self._keys_KB[:, candidates_C]
+        came_KC = came_N[keys_KC]
+        num_left_C = np.where(came_KC > 0, 0, self._count(_LEFT)[keys_KC]).max(0)
+        num_shared_C = (came_KC > 0).sum(0)
+        order = (self._rank_B[candidates_C], -num_left_C, -came_KC.max(0), -num_shared_C)
         number = int(candidates_C[np.lexsort(order)[0]])
-        bucket = self._buckets[number]
-        self._taken.add(bucket)
-        self._leave(number, -1)
-        for key in self._keys(bucket):
-            self._num_waits_B[self._of_key[key]] += 1
-        return bucket
-
-    def _leave(self, number: int, change: Literal[1, -1]) -> None:
-        self._is_left_B[number] = change > 0
-        self._num_left_N[self._keys(self._buckets[number])] += change
-        self._num_left += change
-        self._free = None
-
-    def _count_early(self, bucket: Bucket, change: Literal[1, -1]) -> None:
-        """Count a bucket that is done, or is not done any more; later ones wait while there are any."""
-        if self._is_later_B[self._numbers[bucket]]:
-            return
-        before, self._num_early = self._num_early, self._num_early + change
-        self._num_waits_B += self._is_later_B * (bool(self._num_early) - bool(before))
-
-    def _release(self, bucket: Bucket) -> None:
-        self._taken.remove(bucket)
-        for key in self._keys(bucket):
-            self._num_waits_B[self._of_key[key]] -= 1
-        self._free = None
+        self._state_B[number] = _TAKEN
+        return self._buckets[number]
 
 
 class Tournament:
