@@ -18,7 +18,7 @@ Shapes: N rows of a shard, K rows of a message, D dimension. Sums are [K], or [K
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from distributed import Worker, get_worker
@@ -60,22 +60,6 @@ class ShardRows(NamedTuple):
     def nbytes(self) -> int:
         """Size in a message."""
         return sum(array.nbytes for array in self[1:])
-
-
-class LocalCopy(Protocol):
-    """A worker's copy of the state, from which its server makes a new shard."""
-
-    def names(self) -> Mapping[Name, int]:
-        """The number of rows of every name."""
-
-    def num_bytes(self) -> int:
-        """Size of the state."""
-
-    def knows(self, origin: int) -> int:
-        """The last revision that it has pulled of the shard with this origin."""
-
-    def part_of(self, name: Name, first: int, last: int, *, is_shard: bool) -> tuple[Array, Array]:
-        """Values and sums of the rows first..last, in arrays of their own; do they become a shard?"""
 
 
 def merged(xp: Any, ours: tuple[Any, Any], theirs: tuple[Any, Any], base: Any) -> tuple[Any, Any]:
@@ -174,16 +158,18 @@ class ShardServer:
 
     def __init__(self) -> None:
         self.holders: Sequence[Holder | None] = ()  # of every shard; the coordinator sends them
-        self.copy: LocalCopy | None = None  # the worker's own copy of the state, once it has one
+        self.copy: Any = None  # the worker's SharedState, once it has one: a shard is made from it
         self._shards: dict[int, _Shard] = {}
 
     def num_bytes(self) -> int:
         """Size of the whole state."""
-        return 0 if self.copy is None else self.copy.num_bytes()
+        num_bytes: int = 0 if self.copy is None else self.copy.num_bytes()
+        return num_bytes
 
     def knows(self, origin: int) -> int:
         """The last revision of a shard that this worker's copy has; -1 if there is no copy."""
-        return -1 if self.copy is None else self.copy.knows(origin)
+        revision: int = -1 if self.copy is None else self.copy.knows(origin)
+        return revision
 
     def hold(self, number: int, place: tuple[int, int], source: Holder | None, is_first: bool) -> None:
         """Begin to hold a shard, the first of `place[1]` or a later one, under the number `number`.

@@ -8,11 +8,12 @@ become batches of queries.
 Shapes: E edges of the bucket's chunk, B edges of a batch.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
 from itertools import starmap
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +29,9 @@ from graphmill.formats.edge_buckets.features import Indices, empty_lists
 from graphmill.formats.edge_buckets.files import EDGES
 from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
-from train.edges.candidates import by_sample
+from train.edges.candidates import NumRows, by_sample
 from train.edges.negative_sampling import Batch, popularity
-from train.edges.one_vs_all import QueryBatch, QueryGroup, QueryPart, group_by_query, has_queries
+from train.edges.one_vs_all import QueryBatch, group_by_query, has_queries
 from train.model.features import Bags, distinct
 
 
@@ -161,18 +162,18 @@ def read(
     return EdgeTensors(lhs, rel, rhs, weight_E, bags, is_held_out=is_held_out_E)
 
 
-def joined(parts: Sequence[EdgeTensors]) -> EdgeTensors:
-    """Join edges of a delta; no side of theirs is featurized."""
-    weighted = any(part.weight is not None for part in parts)
-    held_out = [part.is_held_out for part in parts if part.is_held_out is not None]
-    return EdgeTensors(
-        torch.cat([part.lhs for part in parts]),
-        torch.cat([part.rel for part in parts]),
-        torch.cat([part.rhs for part in parts]),
-        torch.cat([part.weights for part in parts]) if weighted else None,
-        role=torch.cat([part.role for part in parts if part.role is not None]),
-        is_held_out=torch.cat(held_out) if held_out else None,
-    )
+def joined(parts: Iterable[EdgeTensors], num: int) -> EdgeTensors:
+    """Join edges, `num` in all, of which one part is in memory beside the result; no side is featurized."""
+    columns: dict[str, Any] = {}
+    done = 0
+    for part in parts:
+        own = slice(done, done := done + len(part))
+        for name, column in vars(part).items():
+            if isinstance(column, Tensor):
+                if name not in columns:  # in parts without weights all are 1
+                    columns[name] = column.new_ones(num) if name == "weight" else column.new_empty(num)
+                columns[name][own] = column
+    return EdgeTensors(**{"weight": None} | columns)
 
 
 def _weight(config: PbgConfig, edges: Edges, relation_E: Indices) -> npt.NDArray[np.float32] | None:
@@ -210,46 +211,32 @@ def split(edges: EdgeTensors, generator: torch.Generator) -> tuple[EdgeTensors, 
     return edges[torch.nonzero(kept_E)[:, 0]], edges[held]
 
 
+def cut(config: Config, edges: EdgeTensors, generator: torch.Generator) -> Iterator[Batch]:
+    """Cut edges in random order into batches of at most batch_size."""
+    pieces = cut_for_training(config, edges, generator, None)
+    return (piece for piece in pieces if isinstance(piece, Batch))
+
+
 def cut_for_training(
     config: Config,
     edges: EdgeTensors,
     generator: torch.Generator,
-    num_rows: Mapping[Side, list[tuple[int, int]]],
+    num_rows: NumRows | None,
     known: EdgeTensors | None = None,
 ) -> Iterator[Batch | QueryBatch]:
     """Cut edges in random order into batches of at most batch_size; into batches of queries where possible.
 
-    `num_rows` lists, for each of config.relations, the rows of its table, and how many of them are outside.
-    `known` are edges that are not trained, and whose ends are no wrong answers to queries of the others.
+    `num_rows` lists, for each of config.relations, the rows of its table, and how many of them are outside;
+    None: edges alone, with uniform negatives. `known` are edges that are not trained, and whose ends are no
+    wrong answers to queries of the others.
     """
     power = config.train.negative_power
-    if power and config.num_uniform_negs:
+    if power and config.num_uniform_negs and num_rows is not None:
         edges = replace(edges, popularity=_popularity(config, edges, num_rows, power))
+    asked = num_rows if has_queries(config) else None
     of_known = None if known is None else (known.index, known.rel.long())  # once for all relations
-
-    def cut_queries(groups: list[QueryGroup]) -> Iterator[QueryPart]:
-        if of_known is not None:
-            groups = [group.with_known(*of_known) for group in groups]
-        return by_sample(config, groups, num_rows)
-
-    return _pieces(config, edges, generator, cut_queries if has_queries(config) else None)
-
-
-def cut(config: PbgConfig, edges: EdgeTensors, generator: torch.Generator) -> Iterator[Batch]:
-    """Cut edges in random order into batches of at most batch_size."""
-    pieces = _pieces(config, edges, generator)
-    return (piece for piece in pieces if isinstance(piece, Batch))
-
-
-def _pieces(
-    config: PbgConfig,
-    edges: EdgeTensors,
-    generator: torch.Generator,
-    cut_queries: Callable[[list[QueryGroup]], Iterator[QueryPart]] | None = None,
-) -> Iterator[Batch | QueryBatch]:
-    """Cut edges into batches; those of relations with all_negs into batches of queries, by `cut_queries`."""
     order_E = torch.randperm(len(edges), generator=generator).to(edges.lhs.device)
-    if len(config.relations) == 1 and not (cut_queries and config.relations[0].all_negs):
+    if len(config.relations) == 1 and not (asked is not None and config.relations[0].all_negs):
         edges = edges[order_E]  # all at once, while no other thread uses the cores
         for span, num_steps in _spans(0, len(order_E), config.batch_size, _most_steps(config, 0)):
             yield _batch(config, 0, edges, span, num_steps)
@@ -263,13 +250,15 @@ def _pieces(
     stop = 0
     for relation, count in enumerate(counts):
         start, stop = stop, stop + count
-        if cut_queries and config.relations[relation].all_negs:
+        if asked is not None and config.relations[relation].all_negs:
             own = edges[slice(start, stop)]
             rel_E = own.rel.long() if config.dynamic_relations else None
             groups = group_by_query(config, relation, own.index, rel_E, own.weights)
-            for part in cut_queries(groups):
-                order += [len(sources)] * part.num_batches(config.batch_size)
-                sources.append(part.cut(config.batch_size, generator))
+            if of_known is not None:
+                groups = [group.with_known(*of_known) for group in groups]
+            for group, chosen_Q, takes_sample in by_sample(config, groups, asked):
+                order += [len(sources)] * -(-len(chosen_Q) // config.batch_size)
+                sources.append(group.cut(chosen_Q, config.batch_size, generator, takes_sample=takes_sample))
         else:
             spans = list(_spans(start, stop, config.batch_size, _most_steps(config, relation)))
             order += [len(sources)] * len(spans)
@@ -308,7 +297,7 @@ def _batch(config: PbgConfig, relation: int, edges: EdgeTensors, rows: slice, nu
 
 
 def _popularity(
-    config: PbgConfig, edges: EdgeTensors, num_rows: Mapping[Side, list[tuple[int, int]]], power: float
+    config: PbgConfig, edges: EdgeTensors, num_rows: NumRows, power: float
 ) -> dict[tuple[Side, str], Tensor]:
     relation_E = torch.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
     sums = {}

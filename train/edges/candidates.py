@@ -23,7 +23,7 @@ from torch import Tensor
 from graphmill.config import Config
 from graphmill.vocab import Side
 from train.edges.negative_sampling import share_of
-from train.edges.one_vs_all import QueryBatch, QueryGroup, QueryPart
+from train.edges.one_vs_all import QueryBatch, QueryGroup
 
 _MEMORY = 0.7  # of a row's mass that stays when the row is drawn again
 _LEAST_MASS = 1e-30  # the shares of all rows may underflow
@@ -109,14 +109,16 @@ def _odds(mass_N: Tensor, num: int) -> _Odds:
     return _Odds(mass_N, odds_N.float(), odds_N.cumsum(0))
 
 
-def by_sample(config: Config, groups: Sequence[QueryGroup], num_rows: NumRows) -> Iterator[QueryPart]:
-    """Yield the queries of each group of one relation that take a sample, and then those that are exact."""
+def by_sample(
+    config: Config, groups: Sequence[QueryGroup], num_rows: NumRows
+) -> Iterator[tuple[QueryGroup, Tensor, bool]]:
+    """Yield of each group of one relation the queries that take a sample, and then those that are exact."""
     num = config.train.candidates
     rows = [_rows_to_compare(config, group, num_rows) for group in groups]
     for group, is_exact_Q in zip(groups, exact(groups, rows, num or 0), strict=True):
         for takes_sample, chosen_Q in ((True, ~is_exact_Q), (False, is_exact_Q)):
             if len(numbers := chosen_Q.nonzero()[:, 0]):
-                yield QueryPart(group, numbers, takes_sample)
+                yield group, numbers, takes_sample
 
 
 def _rows_to_compare(config: Config, group: QueryGroup, num_rows: NumRows) -> int:

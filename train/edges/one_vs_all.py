@@ -155,44 +155,40 @@ class QueryGroup:
         query_A = torch.repeat_interleave(self.count_Q, output_size=len(self.weight_A))
         return add_rows(self.weight_A.new_zeros(len(self.count_Q)), query_A, self.weight_A)
 
+    def cut(
+        self, chosen_Q: Tensor, size: int, generator: torch.Generator, *, takes_sample: bool
+    ) -> Iterator[QueryBatch]:
+        """Cut queries, by their numbers, in random order into batches of at most `size`.
 
-@dataclass(frozen=True, eq=False)
-class QueryPart:
-    """Some queries of a group, and whether they take a sample of candidates, if there is one."""
-
-    group: QueryGroup
-    chosen_Q: Tensor  # their numbers in the group
-    takes_sample: bool
-
-    def num_batches(self, size: int) -> int:
-        """Count the batches of at most `size` queries."""
-        return -(-len(self.chosen_Q) // size)
-
-    def cut(self, size: int, generator: torch.Generator) -> Iterator[QueryBatch]:
-        """Cut the queries, in random order, into batches of at most `size`.
+        `takes_sample`: of candidates, if there is one.
 
         The host reads the bounds of all batches here, so that no step waits for a device. Batches are made
         some at a time, when they are asked for: all of them would take several times the memory of the edges.
         """
-        order_Q = torch.randperm(len(self.chosen_Q), generator=generator).to(self.chosen_Q.device)
-        order_Q = self.chosen_Q[order_Q]
-        group = self.group
-        answers = _Lists.of(group.count_Q, order_Q, size)
-        others = None if group.other_count_Q is None else _Lists.of(group.other_count_Q, order_Q, size)
+        order_Q = chosen_Q[torch.randperm(len(chosen_Q), generator=generator).to(chosen_Q.device)]
+        answers = _Lists.of(self.count_Q, order_Q, size)
+        others = None if self.other_count_Q is None else _Lists.of(self.other_count_Q, order_Q, size)
+        lists = size, answers, others
         spans = range(0, len(answers.sizes), _SPAN_BATCHES)
-        return chain.from_iterable(self._cut(order_Q, size, first, answers, others) for first in spans)
+        return chain.from_iterable(self._cut(order_Q, first, *lists, takes_sample) for first in spans)
 
     def _cut(
-        self, order_Q: Tensor, size: int, first: int, answers: "_Lists", others: "_Lists | None"
+        self,
+        order_Q: Tensor,
+        first: int,
+        size: int,
+        answers: "_Lists",
+        others: "_Lists | None",
+        takes_sample: bool,
     ) -> Iterator[QueryBatch]:
-        group, span = self.group, slice(first, first + _SPAN_BATCHES)
+        span = slice(first, first + _SPAN_BATCHES)
         own_Q = order_Q[first * size : (first + _SPAN_BATCHES) * size]
         query_A, order_A = answers.entries(own_Q, span)
-        answer_A, weight_A = group.answer_A[order_A], group.weight_A[order_A]
+        answer_A, weight_A = self.answer_A[order_A], self.weight_A[order_A]
         queries = {
-            "entity_Q": group.entity_Q[own_Q],
-            "rel_Q": None if group.rel_Q is None else group.rel_Q[own_Q],
-            "count_Q": group.count_Q[own_Q].to(weight_A),
+            "entity_Q": self.entity_Q[own_Q],
+            "rel_Q": None if self.rel_Q is None else self.rel_Q[own_Q],
+            "count_Q": self.count_Q[own_Q].to(weight_A),
             "weight_Q": add_rows(weight_A.new_zeros(len(own_Q)), query_A, weight_A),
         }
         columns = {"query_A": query_A % size, "answer_A": answer_A, "weight_A": weight_A}
@@ -200,22 +196,22 @@ class QueryPart:
         parts_A, more = _slices(answers.sizes[span]), self._others(own_Q, size, span, others)
         for of_Q, of_A, known in zip(_slices(sizes_Q), parts_A, more, strict=True):
             yield QueryBatch(
-                group.relation,
-                group.side,
-                group.share * (of_A.stop - of_A.start),
+                self.relation,
+                self.side,
+                self.share * (of_A.stop - of_A.start),
                 **_sliced(queries, of_Q),
                 **_sliced(columns, of_A),
-                takes_sample=self.takes_sample,
+                takes_sample=takes_sample,
                 **known,
             )
 
     def _others(self, own_Q: Tensor, size: int, span: slice, lists: "_Lists | None") -> list[dict[str, Any]]:
-        if lists is None or self.group.other_answer_O is None:
+        if lists is None or self.other_answer_O is None:
             return [{}] * -(-len(own_Q) // size)
         query_O, order_O = lists.entries(own_Q, span)
         columns = {
             "other_query_O": query_O % size,
-            "other_answer_O": self.group.other_answer_O[order_O],
+            "other_answer_O": self.other_answer_O[order_O],
             "other_mask_O": torch.ones(len(query_O), device=query_O.device),
         }
         return [_sliced(columns, of_O) for of_O in _slices(lists.sizes[span])]

@@ -4,12 +4,11 @@ Blocks take 12 bytes per edge, 16 with weights. Their rows are counted from the 
 so that training sees a graph of one partition.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from graphmill import storage
 from graphmill.checkpoints.pbg import Iteration
@@ -56,7 +55,7 @@ class BucketReader:
             return edges
         chosen = context.delta.chosen(edges, iteration, bucket, rows)
         removed = self._read_removed(bucket, iteration, share)
-        return chosen if removed is None else batches.joined([chosen, removed])
+        return chosen if removed is None else batches.joined([chosen, removed], len(chosen) + len(removed))
 
     def _read_removed(self, bucket: Bucket, iteration: Iteration, share: ChunkShare) -> EdgeTensors | None:
         """Read a share of the edges that a bucket has lost; None if it has lost none."""
@@ -76,36 +75,22 @@ class BlockReader(BucketReader):
         self.blocks, self._num_visits = blocks, blocks.num
 
     def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
-        context = self.context
+        context, config = self.context, self.context.config
         shares = self.blocks.shares(bucket, iteration)
         starts = self.blocks.starts(bucket, iteration, context.num_rows)
-        if context.delta is not None:
-            read = [self._read_part(stored, starts, iteration, share) for stored, share in shares.items()]
-            return self._sorted(batches.joined(context.delta.used(read)))
-        rows = (context.schedule.rows(iteration, stored, share) for stored, share in shares.items())
-        size = sum(stop - start for start, stop in rows)
-        # room for all edges, so that one bucket is all the memory beside them
-        lhs, rel, rhs = (torch.empty(size, dtype=torch.int32, device=context.device) for _ in range(3))
-        weight: Tensor | None = None
-        held_out = torch.zeros_like(lhs, dtype=torch.bool) if context.config.eval_fraction else None
-        done = 0
-        for stored, share in shares.items():
-            part = self._read_part(stored, starts, iteration, share)
-            own = slice(done, done + len(part))
-            lhs[own], rel[own], rhs[own] = part.lhs, part.rel, part.rhs
-            if part.weight is not None:
-                weight = torch.ones(size, device=context.device) if weight is None else weight
-                weight[own] = part.weight
-            if held_out is not None and part.is_held_out is not None:
-                held_out[own] = part.is_held_out
-            done += len(part)
-        return self._sorted(EdgeTensors(lhs, rel, rhs, weight, is_held_out=held_out))
-
-    def _sorted(self, edges: EdgeTensors) -> EdgeTensors:
-        """The edges by relation, if relations are static."""
-        if self.context.config.dynamic_relations or len(self.context.config.relations) == 1:
+        parts: Iterable[EdgeTensors] = (
+            self._read_part(stored, starts, iteration, share) for stored, share in shares.items()
+        )
+        if context.delta is None:
+            rows = (context.schedule.rows(iteration, stored, share) for stored, share in shares.items())
+            num = sum(stop - start for start, stop in rows)
+        else:
+            parts = context.delta.used(list(parts))
+            num = sum(map(len, parts))
+        edges = batches.joined(parts, num)
+        if config.dynamic_relations or len(config.relations) == 1:
             return edges
-        return edges[torch.sort(edges.rel, stable=True).indices]
+        return edges[torch.sort(edges.rel, stable=True).indices]  # by relation
 
     def _read_part(
         self, bucket: Bucket, starts: Mapping[PartitionKey, int], iteration: Iteration, share: ChunkShare
