@@ -86,7 +86,7 @@ def test_no_string_names_code_of_ours() -> None:
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
     "etl": 10_178,
-    "train": 14_138,
+    "train": 14_057,
     "remap": 1_741,
     "graphmill/ask": 10_447,
     "graphmill": 39_718,
