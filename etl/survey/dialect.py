@@ -95,8 +95,9 @@ class _Trial:
 
     @property
     def evenness(self) -> float:
-        """Share of the lines that have the most frequent number of fields; 0 where that is one."""
-        return self.lengths[self.width] / self.lengths.total() if self.width > 1 else 0.0
+        """Share of the lines with the most frequent number of fields; half, if the first has another."""
+        share = 1.0 if self.rows.num_columns == self.width else 0.5
+        return share * self.lengths[self.width] / self.lengths.total() if self.width > 1 else 0.0
 
 
 def _of_text(given: dict[str, Any], file: DataFile, lines: Sequence[str], doubts: list[str]) -> Dialect:
@@ -131,6 +132,8 @@ def _of_text(given: dict[str, Any], file: DataFile, lines: Sequence[str], doubts
 
 def _comment(lines: Sequence[str]) -> tuple[str | None, int]:
     """Find the beginning of comments, which stand above the rows, and the number of such lines."""
+    if re.fullmatch("sep=.", lines[0]):  # Excel's line, which names the delimiter
+        return "sep=", 1
     for mark in _COMMENTS:
         num = next((at for at, line in enumerate(lines) if not line.startswith(mark)), 0)
         others = [line for line in lines[num:] if line.startswith(mark)]

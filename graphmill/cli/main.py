@@ -57,7 +57,7 @@ def init(tables: tuple[str, ...], target: str | None, output: str | None, **aske
         raise ConfigError(f"{target}: there is a file of that name; remove it, or choose another --to")
     else:
         storage.write_text(target, text)
-        click.echo(f"{target}: {len(graph.edges)} tables of edges, entity types {', '.join(graph.types)}")
+        click.echo(f"{target}: tables of edges: {len(graph.edges)}, entity types: {', '.join(graph.types)}")
     for edges in graph.edges:
         click.echo(f"{edges.look.path}: {edges.summary_line()}", err=True)
     if target is not None:

@@ -136,7 +136,7 @@ def _in_a_file(keys: Keys | None) -> Iterator[Keys | None]:
 
 
 def _announce(client: Client, master: str, kind: Kind, keys: Keys | None) -> None:
-    workers = "in this process" if kind.is_this_process else f"{len(worker_addresses(client))} workers"
+    workers = "in this process" if kind.is_this_process else f"workers: {len(worker_addresses(client))}"
     log.info("cluster: %s, %s", master, workers)
     place = dashboard.described(client, kind, keys)
     if place and not progress.footer(f"dashboard: {place}"):

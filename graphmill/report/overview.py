@@ -64,7 +64,7 @@ def _errors(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[Bl
 def _tiles(record: Mapping[str, Any], stages: Mapping[str, Any]) -> Iterator[PageTile]:
     etl, train = mapping(stages, "etl"), mapping(stages, "train")
     if "num_entities" in etl:
-        yield PageTile("entities", total(etl["num_entities"]), f"{len(etl['num_entities'])} types")
+        yield PageTile("entities", total(etl["num_entities"]), f"types: {len(etl['num_entities'])}")
     if "num_edges" in etl:
         yield PageTile("edges", total(etl["num_edges"]), ", ".join(etl["num_edges"]))
     metrics = mapping(record, "metrics")

@@ -39,7 +39,7 @@ def vectors(
 ) -> Iterator[Block]:
     """Blocks about the embeddings; `entry`, `etl`, `drifted` are entries of stages in run.json."""
     sizes = {name: run.size_bytes(name) for name in run.entity_types}
-    embeddings = PageTile("embeddings", sum(run.num_entities.values()), f"{len(sizes)} types")
+    embeddings = PageTile("embeddings", sum(run.num_entities.values()), f"types: {len(sizes)}")
     version = PageTile("checkpoint", f"version {entry.get('checkpoint_version', '-')}")
     time = PageTile("time", duration(entry.get("seconds")))
     yield Tiles([embeddings, PageTile("size", size(sum(sizes.values()))), version, time])

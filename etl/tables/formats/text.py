@@ -43,7 +43,7 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
     is_cuttable = not syntax.has_quotes and head[-1:] in (b"", b"\n")
     return Head(
         names if table.header else by_number,
-        cut_lines(uri, table, rows.text, head_bytes, chunk_rows, cuttable=is_cuttable),
+        cut_lines(uri, table, rows.text[len(head) :], head_bytes, chunk_rows, cuttable=is_cuttable),
         reader_names=by_number,
         head_bytes=len(head),
     )
