@@ -33,6 +33,7 @@ from graphmill.errors import ConfigError, FormatError, GraphMillError, StorageEr
 from graphmill.run.fingerprints import differences
 from graphmill.run.job import Job
 from graphmill.run.lock import NO_CLAIM, Claim, is_abandoned
+from graphmill.run.trained_with import trained_s
 from graphmill.storage.redaction import redacted
 from graphmill.version import __version__
 from graphmill.vocab import RECORD
@@ -53,7 +54,8 @@ class RunRecord:
 
     The file keeps the stages of earlier runs with the same output, so that it explains the whole output.
     `before` holds the metrics of the evaluation before: of this output, or of the run at init_path. With
-    `kept`, an earlier run's cluster or all of its configuration stays, for later commands.
+    `kept`, an earlier run's cluster or all of its configuration stays, for later commands; all of it too
+    where a run fails and the checkpoint is the one of before.
 
     Attributes:
         is_begun: This run has written the file.
@@ -77,6 +79,7 @@ class RunRecord:
         earlier = _with_deaths(read_record(uri) or {})
         self.has_earlier = bool(earlier)
         self._kept, self._config_before = kept, earlier.get("config", {})
+        self._checkpoint_path, self._trained_s = config.checkpoint_path, trained_s(config.checkpoint_path)
         self.content: dict[str, Any] = {
             "status": "running",
             "command": sys.argv,
@@ -116,6 +119,9 @@ class RunRecord:
 
     def finish(self, status: str, error: str | None = None, *, workers_lost: int = 0) -> None:
         """Record the end of the run, and save."""
+        has_model = self._trained_s is not None and self._trained_s == trained_s(self._checkpoint_path)
+        if status == "failed" and has_model and self._config_before:
+            self.content["config"] = self._config_before
         self.content |= {"status": status, "finished": _now(), "error": error, "workers_lost": workers_lost}
         self.save()
         self._observe("", self.content)

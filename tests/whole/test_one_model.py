@@ -162,6 +162,16 @@ def test_a_command_for_a_run_leaves_no_settings_to_later_ones(root: Path, graphm
     assert graphmill_command("train", run, "--set", "num_epochs=3", "--num-workers", 7) == 0
     assert recorded() == before | {"num_epochs": 3}
 
+    # a run that fails before it has trained leaves the model of before, and its settings
+    shutil.copytree(run / "checkpoint", root / "narrow")
+    wider = ("--conf", conf(root, dimension=USUAL["dimension"] + 4, init_path=str(root / "narrow")))
+    assert graphmill_command("pipeline", *wider) == 2
+    (root / "raw/test.parquet").write_text("no table")
+    assert graphmill_command("pipeline", *wider, "--set", "init_path=null") == 2
+    assert json.loads((run / "run.json").read_text())["status"] == "failed"
+    assert recorded() == before | {"num_epochs": 3}
+    assert set(ask(graphmill_command, root).values()) == {0}
+
 
 def kill_in_training(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Train anew with another seed, up to an error after the first epoch."""
