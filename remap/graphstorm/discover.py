@@ -25,7 +25,7 @@ from graphmill.checkpoints.graphstorm.saved_ranks import (
     checked_name,
     list_ranks,
 )
-from graphmill.errors import FormatError, NotFoundError
+from graphmill.errors import ConfigError, FormatError, NotFoundError
 from remap.graphstorm.options import GraphStormOptions
 
 log = logging.getLogger("graphmill")
@@ -54,7 +54,12 @@ class OutputFile:
 
 
 def check_folders(options: GraphStormOptions) -> None:
-    """Refuse missing folders, before the job creates anything in them."""
+    """Refuse wrong folders, before the job creates anything in them."""
+    if options.output_dir and storage.contains(options.node_id_mapping, options.output_dir):
+        raise ConfigError(
+            f"--output-dir {options.output_dir}: it lies among the maps of --node-id-mapping, which later jobs "
+            "would take the tables for; choose another folder"
+        )
     for flag, uri in (("--node-emb-dir", options.node_emb_dir), ("--prediction-dir", options.prediction_dir)):
         if uri is not None and not storage.is_dir(uri):
             raise NotFoundError(f"{flag} {uri}: there is no such folder")

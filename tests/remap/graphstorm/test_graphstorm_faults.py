@@ -213,6 +213,7 @@ def test_no_folder_at_all(tree: Tree, refused: Refused) -> None:
         (["--node-id-mapping", tree.maps], "--node-emb-dir, --prediction-dir: expected at least one"),
         (["--node-emb-dir", tree.emb], "node_id_mapping: missing"),
         (tree.arguments(), "there is no such folder"),
+        (tree.arguments("--output-dir", tree.maps / "x"), "x: it lies among the maps of --node-id-mapping"),
     ):
         refused(message, *flags)
 
