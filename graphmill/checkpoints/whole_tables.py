@@ -199,7 +199,7 @@ class WholeTablesCheckpoint(Checkpoint):
         """Open the checkpoint of `version` (or 0) with a table of embeddings for each entity type.
 
         `recorded_counts` are the checkpoint's rows of each partition, if any. Counts in `entity_path` replace
-        them. Without both, a type has one partition.
+        them. A type without counts has one partition.
         """
         super().__init__(uri, version)
         self._tables, self._recorded_counts, self._entity_path = tables, recorded_counts, entity_path
@@ -220,14 +220,14 @@ class WholeTablesCheckpoint(Checkpoint):
             return {name: [total] for name, total in totals.items()}
         counts_uri = self._entity_path or self.uri
         for name, total in totals.items():
-            if name not in counts:
+            if not totals.keys() & counts.keys():
                 known = ", ".join(counts)
                 raise FormatError(f"{self.uri}: {name!r} has no counts in {counts_uri}, which has {known}")
-            if (counted := sum(counts[name])) != total:
+            if (counted := sum(counts.get(name, [total]))) != total:
                 raise FormatError(
                     f"{self.uri}: {name!r} has {total} rows; expected {counted}, as {counts_uri} counts"
                 )
-        return {name: list(counts[name]) for name in totals}
+        return {name: list(counts.get(name, [total])) for name, total in totals.items()}
 
     @property
     def dimensions(self) -> Mapping[str, int]:

@@ -102,6 +102,33 @@ def test_warm_start_from_any_format(graph: Config, tmp_path: Path, near_client: 
         np.testing.assert_allclose(_rows(started.checkpoint_path), expected, rtol=1e-6, atol=1e-12)
 
 
+def test_a_type_that_the_run_has_no_more_is_left_out(graph, tmp_path, near_client):
+    """Formats without partitions take those of the run, which has none of the other type."""
+    job.run(graph, near_client)
+    found = open_checkpoint(graph.checkpoint_path)
+    types = {
+        "node": _rows(graph.checkpoint_path),
+        "gone": np.zeros((7, found.dimensions["node"]), np.float32),
+    }
+    tables = {name: [(rows, None)] for name, rows in types.items()}
+    for source_format in ("recis", "graphstorm"):
+        init_path = str(tmp_path / source_format)
+        WRITERS[source_format](MemoryCheckpoint(tables, None, None, None, 0), init_path)
+        still = {
+            "init_path": init_path,
+            "lr": 1e-30,
+            "checkpoint_path": str(tmp_path / f"to-{source_format}"),
+        }
+        job.run(graph.model_copy(update=still), near_client)
+        assert open_checkpoint(still["checkpoint_path"]).num_partitions == {"node": NUM_PARTITIONS}
+        np.testing.assert_allclose(_rows(still["checkpoint_path"]), types["node"], rtol=1e-6, atol=1e-12)
+        with pytest.raises(FormatError, match="'gone' has no counts in .*, which has node"):
+            WRITERS[source_format](
+                MemoryCheckpoint({"gone": tables["gone"]}, None, None, None, 0), f"{init_path}-1"
+            )
+            legacy.import_init(f"{init_path}-1", str(tmp_path / "target"), graph.entity_path, "auto")
+
+
 def test_an_init_path_without_partitions_is_imported_anew_for_other_ones(tmp_path: Path) -> None:
     """An earlier import would be cut into the partitions of its entities."""
     init_path, entity_path = str(tmp_path / "init"), str(tmp_path / "entities")
