@@ -106,7 +106,7 @@ def evaluate(
         **({"intervals": of_sample} if of_sample else {}),
         **({} if sample is None else {"baselines": baselines.metrics(plain, by_side, sample)}),
         **breakdown,
-        "split": settings.split,
+        "split": storage.name(path),
         "filtered": settings.filtered,
         "itself": "left out" if settings.leave_out_itself else "ranked",
         "checkpoint_version": run.version,

@@ -23,6 +23,7 @@ from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets import Edges
 from graphmill.gpu import device
 from graphmill.model.built_in import COMPARATORS, OPERATORS
+from graphmill.run.reading import same_edges
 from graphmill.vocab import Bucket, Side
 from tests import DATA
 from tests.graphmill.ask.evaluate.test_comparison import model_of
@@ -208,6 +209,16 @@ def test_edges_to_rank_that_are_given_as_those_to_train(tmp_path, near_client, c
     pbg.write_config(config.checkpoint_path, of_pbg.pbg())
     job.run(of_pbg, near_client)
     assert "is one of edge_paths" in caplog.text
+
+
+def test_edges_are_the_same_under_both_names_of_their_split(tmp_path: Path) -> None:
+    """A split that is one of edge_paths goes by its folder's name, or by a word in it."""
+    config = _small(tmp_path).config
+    storage.move(config.split_path("test"), folder := config.split_path("x-test"))
+    given = config.model_dump() | {"edge_paths": [*config.edge_paths, folder]}
+    splits = ({"evaluate": {"split": name}} for name in ("test", "x-test"))
+    one, other = (evaluate.evaluate(configuration.from_mapping(given | split)) for split in splits)
+    assert (one["metrics"], same_edges(one, other)) == (other["metrics"], True)
 
 
 def test_fingerprint_tells_what_matters(tmp_path: Path) -> None:
