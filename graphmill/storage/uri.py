@@ -43,14 +43,21 @@ def local_path(uri: str) -> str | None:
     """The absolute local path of `uri`, or None if it is not on this machine's disks."""
     if not is_local(uri):
         return None
-    return os.path.abspath(unquote(split(uri)[1]) if _SCHEME.match(uri) else uri)  # noqa: PTH100 (no resolving of links)
+    return _absolute(unquote(split(uri)[1]) if _SCHEME.match(uri) else uri)
 
 
 def absolute(uri: str) -> str:
     """`uri` with the same meaning in every process of this machine; PathError for one as `hdfs:/x`."""
     if match := ONE_SLASH.match(uri):
         raise PathError(f"{uri}: expected {match[1]}:///{uri[match.end() :]}, found one slash")
-    return uri if is_absolute(uri) else os.path.abspath(uri)  # noqa: PTH100 (no resolving of links)
+    return uri if is_absolute(uri) else _absolute(uri)
+
+
+def _absolute(path: str) -> str:
+    try:
+        return os.path.abspath(path)  # noqa: PTH100 (no resolving of links)
+    except FileNotFoundError as error:  # of os.getcwd
+        raise PathError(f"{path}: the current folder is gone; change to another") from error
 
 
 def join(root: str, *parts: str) -> str:

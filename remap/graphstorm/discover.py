@@ -57,8 +57,8 @@ def check_folders(options: GraphStormOptions) -> None:
     """Refuse wrong folders, before the job creates anything in them."""
     if options.output_dir and storage.contains(options.node_id_mapping, options.output_dir):
         raise ConfigError(
-            f"--output-dir {options.output_dir}: it lies among the maps of --node-id-mapping, which later jobs "
-            "would take the tables for; choose another folder"
+            f"--output-dir {options.output_dir}: it lies among the maps of --node-id-mapping, for which "
+            "later jobs would take the tables; choose another folder"
         )
     for flag, uri in (("--node-emb-dir", options.node_emb_dir), ("--prediction-dir", options.prediction_dir)):
         if uri is not None and not storage.is_dir(uri):

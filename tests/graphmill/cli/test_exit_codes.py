@@ -12,6 +12,7 @@ import click
 import pyarrow as pa
 import pytest
 
+import graphmill
 from graphmill import config, storage
 from graphmill.checkpoints import pbg
 from graphmill.checkpoints.recis import checkpoint as recis
@@ -179,6 +180,15 @@ def test_a_path_that_cannot_be_one(path: str) -> None:
         with pytest.raises(PathError) as found:
             action(path)
         assert found.value.exit_code == 2
+
+
+def test_a_current_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    for action in (storage.absolute, storage.exists, graphmill.open):
+        with pytest.raises(PathError, match="^x.*: the current folder is gone; change to another"):
+            action("x")
+    assert not storage.exists(str(tmp_path))
 
 
 def test_files_and_folders_in_the_place_of_others(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_type_that_the_run_has_no_more_is_left_out(graph, tmp_path, near_clien
         job.run(graph.model_copy(update=still), near_client)
         assert open_checkpoint(still["checkpoint_path"]).num_partitions == {"node": NUM_PARTITIONS}
         np.testing.assert_allclose(_rows(still["checkpoint_path"]), types["node"], rtol=1e-6, atol=1e-12)
-        with pytest.raises(FormatError, match="'gone' has no counts in .*, which has node"):
+        with pytest.raises(FormatError, match=r"'gone' has no counts in .*, which has node"):
             WRITERS[source_format](
                 MemoryCheckpoint({"gone": tables["gone"]}, None, None, None, 0), f"{init_path}-1"
             )
