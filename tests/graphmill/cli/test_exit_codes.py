@@ -186,7 +186,7 @@ def test_a_current_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     tmp_path.rmdir()
     for action in (storage.absolute, storage.exists, graphmill.open):
-        with pytest.raises(PathError, match="^x.*: the current folder is gone; change to another"):
+        with pytest.raises(PathError, match=r"^x.*: the current folder is gone; change to another"):
             action("x")
     assert not storage.exists(str(tmp_path))
 
