@@ -59,7 +59,7 @@ class RelationConfig(Section):
     name: Fixed[RelationName] = Field(description="Name of the relation, as tables of edges have it.")
     lhs: Fixed[Name] = Field(description="Entity type of the left-hand side.")
     rhs: Fixed[Name] = Field(description="Entity type of the right-hand side.")
-    weight: Tunable[float] = Field(1.0, gt=0, description="Factor of the loss of this relation's edges.")
+    weight: Tunable[float] = Field(1.0, gt=0, le=1e15, description="Factor of the loss of its edges.")
     operator: Fixed[OperatorName] = Field(
         "none",
         description="Transformation of the right-hand side before scores are computed; or a plug-in. PBG "

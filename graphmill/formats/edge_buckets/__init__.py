@@ -272,9 +272,9 @@ def read_bucket(
     edges = Edges(lhs, rel, rhs, weight, features[Side.LHS], features[Side.RHS])
     for column in COLUMNS:
         check_not_negative(getattr(edges, column), column, uri, start, -1 if features.get(column) else 0)
-    if weight is not None and not np.isfinite(weight).all():
-        row = int(np.flatnonzero(~np.isfinite(weight))[0])
-        raise FormatError(f"{uri}: {WEIGHT}[{start + row}] is {weight[row]}; expected a finite number")
+    if weight is not None and not (is_sound := np.abs(weight) <= 1e15).all():  # as in tables
+        row = int(np.argmin(is_sound))
+        raise FormatError(f"{uri}: {WEIGHT}[{start + row}] is {weight[row]}; expected a number up to 10^15")
     return edges
 
 

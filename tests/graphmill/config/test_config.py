@@ -170,6 +170,12 @@ def test_a_section_that_is_absent_has_its_defaults() -> None:
         settings.section(EtlConfig)
 
 
+def test_a_weight_of_a_relation_has_the_limit_of_those_of_edges() -> None:
+    for weight in (0, 2e15):
+        with pytest.raises(ConfigError, match=r"relations\[0\]\.weight: input should be"):
+            config.from_mapping(raw(relations=[raw()["relations"][0] | {"weight": weight}]))
+
+
 def test_sections_reach_workers_and_run_json_as_they_were_given() -> None:
     given = {"train": {"patience": 2, "optimizer": "adagrad"}, "cluster": {"tls": "off"}, "etl": {}}
     settings = config.from_mapping(raw(**given))

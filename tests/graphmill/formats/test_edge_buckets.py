@@ -188,6 +188,7 @@ def _group(hdf5: h5py.File) -> None:
         (replaced("weight", ["a", "b", "c", "d"]), "'weight': expected numbers"),
         (replaced("weight", [1, np.nan, 1, 1]), r"weight\[1\] is nan"),
         (replaced("weight", [1, 1, np.inf, 1]), r"weight\[2\] is inf"),
+        (replaced("weight", [1, 1e15, 1, 2e15]), r"weight\[3\] is .*; expected a number up to 10\^15"),
         (replaced("lhs", np.array([0, 1, -1, 2])), r"lhs\[2\] is -1"),
     ],
 )  # fmt: skip
