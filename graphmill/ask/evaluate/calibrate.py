@@ -267,8 +267,8 @@ def _lines(
         losses: Floats = sums(np.logaddexp(0, odds_M) - true_M * odds_M) + of_prior_G
         return losses
 
-    line_G2 = np.tile(mean_2, (num_groups, 1))
-    length_G1 = np.ones((num_groups, 1))
+    line_G2, length_G1 = np.tile(mean_2, (num_groups, 1)), np.ones((num_groups, 1))
+    loss_G = loss(line_G2)
     for _ in range(_STEPS):  # Newton's
         probability_M = probabilities(share_M, line_G2[group_M, 0], line_G2[group_M, 1])
         error_M, weight_M = probability_M - true_M, probability_M * (1 - probability_M)
@@ -286,7 +286,9 @@ def _lines(
             break
         next_G2 = line_G2 - length_G1 * step_G2
         next_G2[:, 0] = np.maximum(next_G2[:, 0], 0)
-        is_better_G1 = (loss(next_G2) <= loss(line_G2))[:, None]
+        next_loss_G = loss(next_G2)
+        is_better_G1 = (next_loss_G <= loss_G)[:, None]
+        loss_G = np.minimum(next_loss_G, loss_G)
         line_G2 = np.where(is_better_G1, next_G2, line_G2)
         length_G1 = np.where(is_better_G1, 1.0, length_G1 / 2)
     return line_G2, information_G22
