@@ -152,6 +152,7 @@ def verdict(entry: Entry, before: Entry) -> Verdict:
     simple = mapping(entry, "baselines")
     popular, chance, near = (_mrr(mapping(simple, name)) for name in ("most_popular", "random", "neighbors"))
     own = mapping(simple, "neighbors").get("mrr_vectors")  # of the edges that neighbors rank
+    margin = max(SAME * (near or 0), mapping(simple, "neighbors").get("margin", 0))
     ahead = f"{number(own / near, 3)} times that of neighbors, " if near and own else ""
     level: Level = "error"
     if popular is None or chance is None:
@@ -161,13 +162,14 @@ def verdict(entry: Entry, before: Entry) -> Verdict:
         level, text = "plain", f"The MRR of {number(mrr)} tells nothing: {said}"
     elif mrr < CLEARLY * chance:
         text = f"Bad: the MRR of {number(mrr)} is that of chance ({number(chance)})"
-    elif near and own and own < (1 - SAME) * near:
+    elif near and own and own < near - margin:
         said = f"the MRR of {number(own)} is below theirs ({number(near)}), without training"
         text = f"Bad: on the edges that neighbors rank, {said}"
     elif mrr <= popular:
         text = f"Bad: with an MRR of {number(mrr)}, the most popular candidates ({number(popular)}) do better"
-    elif near and own and own < (1 + SAME) * near:
-        said = f"the MRR of {number(own)} is about theirs ({number(near)}), without training"
+    elif near and own and own < near + margin:
+        theirs = f"{number(near)} ± {number(margin, 2)}"
+        said = f"the MRR of {number(own)} is about theirs ({theirs}), without training"
         level, text = "warning", f"Fair: on the edges that neighbors rank, {said}"
     elif not ahead and mrr < CLEARLY * popular:
         level, said = "warning", f"is little more than that of the most popular ({number(popular)})"

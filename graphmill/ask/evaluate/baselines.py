@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from graphmill.ask.edges import READ_EDGES, Graph, Numbers, Piece, Triples
-from graphmill.ask.evaluate.metrics import HITS, PESSIMISTIC, Floats, Ranks, concatenated
+from graphmill.ask.evaluate.metrics import HITS, NORMAL, PESSIMISTIC, Floats, Ranks, concatenated
 from graphmill.ask.evaluate.queries import Queries
 from graphmill.config.partitions import all_buckets
 from graphmill.sorted_arrays import contains, distinct, positions, ranges
@@ -63,16 +63,22 @@ def metrics(
 ) -> dict[str, dict[str, float]]:
     """Metrics of the baselines, as `Ranks.metrics`: means over both sides of all edges.
 
-    Those of the neighbors are of the edges `sample`, and have `mrr_vectors`, of `ranks` of the same edges.
+    Those of the neighbors are of the edges `sample`, with `mrr_vectors`, of `ranks` of the same edges, and
+    `margin`, half of the 95 % interval of the difference of the two on all edges.
     """
     by_side = [of_side for part in parts for of_side in part.values()]
     figures = {
         "most_popular": concatenated([of_side.popular for of_side in by_side]).metrics(),
         "random": random_metrics(np.concatenate([of_side.num_candidates for of_side in by_side])),
     }
-    if near := [of_side.near for of_side in by_side if of_side.near is not None]:
-        own = float(np.mean([(1 / rank.middle[sample]).mean() for rank in ranks.values()]))
-        figures["neighbors"] = concatenated(near).metrics() | {"mrr_vectors": own, "num_edges": len(sample)}
+    near_of = {side: [near for part in parts if (near := part[side].near)] for side in ranks}
+    if near := [concatenated(of_parts) for of_parts in near_of.values() if of_parts]:
+        own_R = np.mean([1 / rank.middle[sample] for rank in ranks.values()], 0)
+        ahead_R = own_R - np.mean([1 / rank.middle for rank in near], 0)
+        share = len(sample) / len(ranks[Side.LHS].greater)
+        margin = NORMAL * float(np.sqrt((1 - share) / len(sample)) * ahead_R.std())
+        of_vectors = {"mrr_vectors": float(own_R.mean()), "margin": margin, "num_edges": len(sample)}
+        figures["neighbors"] = concatenated(near).metrics() | of_vectors
     return {
         name: {key: value for key, value in simple.items() if not key.endswith(PESSIMISTIC)}
         for name, simple in figures.items()

@@ -20,7 +20,7 @@ HITS = (1, 3, 10, 50)
 PESSIMISTIC = "_pessimistic"  # ends the names of metrics in which all ties count against the edge
 MAX_RELATIONS = 100
 MAX_UNRANKED = 5
-_NORMAL = 1.959964
+NORMAL = 1.959964  # 95 % of a normal distribution lie within so many standard errors
 FIRST_DEGREES = (0, 1, 3, 10, 30, 100, 300, 1000, 10_000)  # the first degree of each band
 
 Floats = npt.NDArray[np.float64]
@@ -69,7 +69,7 @@ def intervals(ranks: Mapping[Side, Ranks], share: float) -> dict[str, list[float
             squares = float(((value_E - value_E.mean()) ** 2).sum()) + (2.0 if is_bounded else 0.0)
             errors.append(float(np.sqrt((1 - share) * squares)) / len(value_E))
             means.append(value_E.mean())
-        margin, mean = _NORMAL * float(np.mean(errors)), float(np.mean(means))
+        margin, mean = NORMAL * float(np.mean(errors)), float(np.mean(means))
         least, most = (0.0, 1.0) if is_bounded else (1.0, np.inf)
         interval_of[name] = [float(max(mean - margin, least)), float(min(mean + margin, most))]
     return interval_of

@@ -29,11 +29,11 @@ BY_MRR = {
     0.1: "Bad: with an MRR of 0.1, the most popular candidates (0.1) do better.",
     0.011: "Bad: the MRR of 0.011 is that of chance (0.01).",
 }
-ABOUT = "Fair: on the edges that neighbors rank, the MRR of {} is about theirs (0.1), without training."
+ABOUT = "Fair: on the edges that neighbors rank, the MRR of {} is about theirs (0.1 ± {}), without training."
 BY_MRR_OF_VECTORS = {  # the first is less than half above the most popular, but learned
     0.12: "Good: the MRR of 0.13 is 1.2 times that of neighbors, 1.3 times that of the most popular, and "
     "13 times that of chance.",
-    **{own: ABOUT.format(own) for own in (0.101, 0.099)},
+    **{own: ABOUT.format(own, 0.002) for own in (0.101, 0.099)},
     0.09: "Bad: on the edges that neighbors rank, the MRR of 0.09 is below theirs (0.1), without training.",
 }
 
@@ -43,6 +43,10 @@ def test_the_verdict_compares_with_simple_rankings_and_with_neighbors_on_the_sam
     for own, text in BY_MRR_OF_VECTORS.items():
         near = {"mrr": 0.1, "mrr_vectors": own, "num_edges": 20}
         verdicts.append((entry(0.13, baselines=SIMPLE["baselines"] | {"neighbors": near}), text))
+    few = {"mrr": 0.1, "mrr_vectors": 0.11, "num_edges": 20, "margin": 0.015}  # of the difference, by chance
+    verdicts.append(
+        (entry(0.13, baselines=SIMPLE["baselines"] | {"neighbors": few}), ABOUT.format(0.11, 0.015))
+    )
     for evaluated, text in verdicts:
         found = verdict(evaluated, {})
         assert (found.level, found.text) == (LEVELS[text.partition(":")[0]], text)

@@ -13,7 +13,8 @@ from numpy.random import Generator
 from graphmill import config as configuration
 from graphmill.ask.edges import Graph, Numbers, Triples
 from graphmill.ask.evaluate import baselines
-from graphmill.ask.evaluate.baselines import Neighbors, num_ranked
+from graphmill.ask.evaluate.baselines import Baselines, Neighbors, num_ranked
+from graphmill.ask.evaluate.metrics import Ranks
 from graphmill.ask.evaluate.queries import BlockSize, Queries
 from graphmill.config import Config
 from graphmill.vocab import Side
@@ -157,6 +158,21 @@ def test_neighbors_are_those_of_counting(tmp_path: Path, rng: Generator, relatio
             higher = sum(scores[each] > scores[own] + 1e-12 for each in left)
             equal = sum(abs(scores[each] - scores[own]) <= 1e-12 for each in left)
             assert rank == 1 + higher + equal / 2
+
+
+def test_the_margin_is_that_of_the_difference_on_the_edges_of_the_sample(rng: Generator) -> None:
+    """Both rank the same edges, in parts: what is hard for both is no difference."""
+    own, near = ({side: rng.integers(9, size=40) for side in Side} for _ in range(2))
+    none, sample = np.zeros(10, np.int64), np.arange(0, 20, 2)  # of the second half, none is ranked
+    part, other = (
+        {side: Baselines(none + 1, Ranks(none, none), rank(side)) for side in Side}
+        for rank in (lambda side: Ranks(near[side][sample], none), lambda side: None)
+    )
+    ranks = {side: Ranks(own[side], np.zeros(40, np.int64)) for side in Side}
+    found = baselines.metrics([part, other], ranks, sample)["neighbors"]
+    ahead = np.mean([1 / (1 + own[side][sample]) - 1 / (1 + near[side][sample]) for side in Side], 0)
+    assert found["mrr_vectors"] - found["mrr"] == pytest.approx(ahead.mean())
+    assert found["margin"] == pytest.approx(1.96 * ahead.std() / 10**0.5 * (30 / 40) ** 0.5, rel=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -189,6 +189,7 @@ def test_as_a_job(tmp_path: Path, near_client: distributed.Client) -> None:
     assert near.keys() > {"mrr", "hits@10", "num_edges"}
     assert near["num_edges"] == figures["metrics"]["num_edges"]  # all of them
     assert near["mrr_vectors"] == pytest.approx(figures["metrics"]["mrr"])
+    assert near["margin"] == 0
     for name, baseline in figures["baselines"].items():
         mean = sum(each[f"mrr_{name}"] * each["num_edges"] for each in by_side)
         assert mean / (2 * figures["metrics"]["num_edges"]) == pytest.approx(baseline["mrr"])
