@@ -272,7 +272,7 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
     is removed: another run may have taken over the outputs.
     """
     uri, outputs = _work_uri(config), output_uris(config)
-    made_from = made_from | {"outputs": outputs, "version": __version__}
+    made_from = made_from | {"version": __version__}
     work = _unfinished(client, uri, config, made_from) or _started(client, uri, config, made_from)
     with kept_unless_wrong("etl", uri, lambda: _remove(uri, outputs), claim):
         with closing(work):

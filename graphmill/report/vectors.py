@@ -45,7 +45,7 @@ def vectors(
     yield Tiles([embeddings, PageTile("size", size(sum(sizes.values()))), version, time])
     train = mapping(run.stages, "train")
     is_open = train.get("status") in ("running", "failed", "died")
-    if is_open or str(train.get("finished", "")) > str(entry.get("finished", "~")):
+    if is_open or str(train.get("finished", "")) > str(entry.get("finished", "")):
         text = "These are vectors of an earlier model: training has begun since, and remap has not run."
         yield Note(text, "warning")
     yield from maps(run, labels)

@@ -16,6 +16,7 @@ from graphmill.checkpoints import pbg
 from graphmill.config import Config, from_mapping
 from graphmill.errors import ConfigError, FormatError, LockedError, NotFoundError
 from graphmill.formats import entity_index
+from graphmill.run import lock, record
 from tests.commands import Command
 from tests.etl.graphs import write_parquet
 from tests.train.graphs import USUAL
@@ -171,6 +172,21 @@ def test_a_command_for_a_run_leaves_no_settings_to_later_ones(root: Path, graphm
     assert json.loads((run / "run.json").read_text())["status"] == "failed"
     assert recorded() == before | {"num_epochs": 3}
     assert set(ask(graphmill_command, root).values()) == {0}
+
+
+def test_a_run_that_has_lost_its_lock_does_not_say_that_it_is_finished(root, graphmill_command, monkeypatch):
+    output, run_stage = root / "run", record.run_stage
+
+    def robbed(name: str, *rest: Any, **settings: Any) -> dict[str, Any]:
+        entry = run_stage(name, *rest, **settings)
+        if name == "remap":
+            (output / lock.NAME).unlink()
+            (output / "_SUCCESS").unlink(missing_ok=True)
+        return entry
+
+    monkeypatch.setattr(record, "run_stage", robbed)
+    assert graphmill_command("pipeline", output) == LockedError.exit_code
+    assert not (output / "_SUCCESS").exists()
 
 
 def kill_in_training(root: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:

@@ -231,6 +231,26 @@ def test_files_that_no_later_step_reads_are_deleted(near_client: Client, tmp_pat
     assert left("merge") == {"edges.i32", "rhs_edges.i32"}
 
 
+def test_a_repeated_step_takes_back_those_after_it(near_client: Client, tmp_path: Path) -> None:
+    """Their files are those of other chunks, where it is repeated with other workers."""
+    stopped_before("merge", near_client, graph_config(tmp_path))
+    next(tmp_path.rglob("*.rhs_edges.i32")).unlink()
+    stopped_before("index", near_client, graph_config(tmp_path))
+    assert finished_steps(tmp_path) == ["plan", "encode", "partitions"]
+
+
+def test_work_goes_on_for_another_place_of_the_edges(near_client, tmp_path, undisturbed):
+    stopped_before("merge", near_client, graph_config(tmp_path))
+    config, to = graph_config(tmp_path), str(tmp_path / "other")
+    elsewhere = {
+        "edge_root": to,
+        "edge_paths": tuple(f"{to}/{Path(path).name}" for path in config.edge_paths),
+    }
+    assert "etl: encode" not in figures_of(config.model_copy(update=elsewhere), near_client)[1]
+    expected = {name: content for name, content in undisturbed[0][0].items() if name.startswith("edges/")}
+    assert {f"edges/{name}": content for name, content in files_under(Path(to)).items()} == expected
+
+
 @pytest.mark.parametrize("change", ["a setting", "the input", "nothing"])
 def test_the_log_says_why_a_run_starts_again_or_continues(near_client, tmp_path, change, caplog):
     with caplog.at_level(logging.INFO, "graphmill"):

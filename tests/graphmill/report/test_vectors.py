@@ -87,8 +87,9 @@ def label_file(folder: Path, kind: str, num_labels: int) -> str:
 )
 def test_vectors_of_an_earlier_model_are_told(run: Run, train: dict[str, str], is_told: bool) -> None:
     run.record["stages"]["train"] = train
-    blocks = blocks_of(run, {"finished": "2026-01-02"}, {})
-    assert any(isinstance(each, Note) and "of an earlier model" in each.text for each in blocks) == is_told
+    for entry, told in (({"finished": "2026-01-02"}, is_told), ({"status": "failed"}, bool(train))):
+        notes = [each.text for each in blocks_of(run, entry, {}) if isinstance(each, Note)]
+        assert any("of an earlier model" in text for text in notes) == told
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])

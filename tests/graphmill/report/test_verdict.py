@@ -7,6 +7,7 @@ import pytest
 
 from graphmill import storage
 from graphmill.cli import session
+from graphmill.report.charts import Chart
 from graphmill.report.page import PageTable
 from graphmill.report.results import ranking
 from graphmill.report.stages import loss_note
@@ -65,6 +66,15 @@ def test_an_interval_has_two_numbers(bounds: Any) -> None:
     assert dict(evaluate(wrong))["mrr"] == "0.4"
     tables = [each for each in ranking(wrong, {}) if isinstance(each, PageTable)]
     assert not any("95 % interval" in each.columns for each in tables)
+
+
+@pytest.mark.parametrize(("mrr", "is_beaten"), [(0.04, True), (0.05, False)])
+def test_a_relation_that_is_as_good_as_the_most_popular_is_not_beaten(mrr: float, is_beaten: bool) -> None:
+    side = {"num_edges": 9, "mrr": mrr, "mrr_most_popular": 0.05}
+    relations = [{"relation": name, "lhs": side, "rhs": side} for name in "rs"]
+    blocks = ranking(entry(0.4, metrics_by_relation=relations), {})
+    notes = [block.note for block in blocks if isinstance(block, Chart)]
+    assert any("the most popular candidates do better in r, s." in note for note in notes) == is_beaten
 
 
 @pytest.mark.parametrize(

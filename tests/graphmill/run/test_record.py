@@ -186,6 +186,18 @@ def test_a_stage_and_run_json_on_a_full_disk(folder, monkeypatch, caplog):
     assert (run_record.status, run_record.stages["etl"]["status"]) == ("died", "died")
 
 
+@pytest.mark.usefixtures("graphmill_command")
+@pytest.mark.parametrize("keeps_work", [True, False])
+def test_ctrl_c_says_how_to_go_on_where_work_is_kept(folder: Path, keeps_work: bool) -> None:
+    stage = Stage("etl", Counting(), keeps_work=keeps_work)
+    with (
+        pytest.raises(KeyboardInterrupt) as stopped,
+        session(settings_at(folder), None, [stage], is_long=True),
+    ):
+        raise KeyboardInterrupt
+    assert hasattr(stopped.value, "__notes__") == keeps_work
+
+
 def test_a_run_without_a_last_word_has_died_once_its_lock_is_free(folder: Path) -> None:
     settings = settings_at(folder)
     uri = settings.record_uri("")

@@ -3,6 +3,8 @@
 Of devices: tests/train/gpu/test_training.py.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from graphmill.errors import ConfigError
 from graphmill.model.built_in import OPERATORS
 from graphmill.vocab import Bucket, Side
 from tests.pairs import pairs
-from tests.train.graphs import make_config, node_graph, random_triples, relation, write_graph
+from tests.train.graphs import changed, make_config, node_graph, random_triples, relation, write_graph
 from tests.train.model import test_features as featurized
 from train.compiled import compiled_step
 from train.compiled.compiled_queries import CompiledQueryStep
@@ -155,3 +157,16 @@ def test_a_plan_says_whether_it_repeats(tmp_path, caplog, train, workers, thread
     assert [found.split(" (")[0] for found in plan.varying] == varying
     assert ("gives the same bytes" in caplog.text) == (not varying)
     assert all(each in caplog.text for each in varying)
+
+
+def test_a_plan_of_a_gpu_and_of_workers_with_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Threads of the host do not train on a GPU; blocks of workers are as many as memory_partitions holds."""
+    kept = {"engine": "plain", "resident": "always"}
+    config = node_graph(tmp_path, np.random.default_rng(1), 40, 100, num_partitions=4, train=kept)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**11, 10**11))
+    with cpu_threads(3):
+        plan = decide(RunContext(config, device=torch.device("cuda", 0)))
+    assert not plan.varying
+    context = RunContext(changed(config, train={"memory_partitions": 2}))
+    ignored = [decide(context, 2, blocks_of_all=blocks).ignored for blocks in (4, 0)]
+    assert [[text.split(" ")[0] for text in texts] for texts in ignored] == [[], ["train.memory_partitions"]]
