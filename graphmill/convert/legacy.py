@@ -124,7 +124,7 @@ def convert_inputs(
     counts = legacy.read_counts(entity_path, base)
 
     def import_folder(folder: str, sources: list[str], write: Callable[[str, Checksums], None]) -> None:
-        made_from = {"source": fingerprints.describe_inputs(sources), "index_base": base}
+        made_from = {"source": fingerprints.describe_inputs(sources)}  # whose names tell the base
         if storage.read_marker(folder) != made_from:
             checksums: Checksums = {}
             with storage.atomic_directory(folder) as temporary:
