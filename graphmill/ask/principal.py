@@ -45,9 +45,7 @@ class Moments:
         step_D = other.mean_D - self.mean_D
         products_DD = np.outer(step_D, step_D) * (self.num * other.num / num)
         return Moments(
-            num,
-            self.mean_D + step_D * (other.num / num),
-            self.products_DD + other.products_DD + products_DD,
+            num, self.mean_D + step_D * (other.num / num), self.products_DD + other.products_DD + products_DD
         )
 
 

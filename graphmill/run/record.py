@@ -54,8 +54,7 @@ class RunRecord:
 
     The file keeps the stages of earlier runs with the same output, so that it explains the whole output.
     `before` holds the metrics of the evaluation before: of this output, or of the run at init_path. With
-    `kept`, an earlier run's cluster or all of its configuration stays, for later commands; all of it too
-    where a run fails and the checkpoint is the one of before.
+    `kept`, an earlier run's cluster or all of its configuration stays, for later commands.
 
     Attributes:
         is_begun: This run has written the file.
@@ -118,7 +117,7 @@ class RunRecord:
         self._observe(name, entry)
 
     def finish(self, status: str, error: str | None = None, *, workers_lost: int = 0) -> None:
-        """Record the end of the run, and save."""
+        """Record the end of the run, and save; one that fails before it has trained leaves the settings."""
         has_model = self._trained_s is not None and self._trained_s == trained_s(self._checkpoint_path)
         if status == "failed" and has_model and self._config_before:
             self.content["config"] = self._config_before
@@ -246,9 +245,7 @@ def recorded_stage(name: str, config: Config) -> dict[str, Any]:
 
 def _finished_s(entry: Mapping[str, Any]) -> float | None:
     try:
-        if "finished" in entry:
-            return datetime.fromisoformat(entry["finished"]).timestamp()
-        return datetime.fromisoformat(entry["started"]).timestamp() + float(entry["seconds"])
+        return datetime.fromisoformat(entry["finished"]).timestamp()
     except (KeyError, TypeError, ValueError):  # run.json of another release, or changed by hand
         return None
 

@@ -172,10 +172,7 @@ class FilteredRankingEvaluator(RankingEvaluator):
 
 
 def do_eval(
-    config: Any,
-    model: None = None,
-    evaluator: Any = None,
-    subprocess_init: Callable[[], None] | None = None,
+    config: Any, model: None = None, evaluator: Any = None, subprocess_init: Callable[[], None] | None = None
 ) -> SerializedStats:
     """Evaluate the checkpoint on the edges of edge_paths; returns {count, metrics} over all edges.
 
@@ -193,10 +190,7 @@ def do_eval(
 
 
 def do_eval_and_report_stats(
-    config: Any,
-    model: None = None,
-    evaluator: Any = None,
-    subprocess_init: Callable[[], None] | None = None,
+    config: Any, model: None = None, evaluator: Any = None, subprocess_init: Callable[[], None] | None = None
 ) -> Iterator[tuple[int | None, Bucket | None, Stats]]:
     """Evaluate as `do_eval`, and yield means: of (edge path, bucket), (edge path, None), (None, None)."""
     if model is not None:

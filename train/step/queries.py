@@ -59,11 +59,7 @@ class QueryStep(Step[QueryBatch]):
     """Trains on one batch of queries after another."""
 
     def __init__(
-        self,
-        config: Config,
-        model: Model,
-        adagrad: optimizer.Adagrad,
-        launch: Launch | None = None,
+        self, config: Config, model: Model, adagrad: optimizer.Adagrad, launch: Launch | None = None
     ) -> None:
         """`launch` replays what a GPU has captured of `move`, if there is such a thing."""
         super().__init__(config, model, adagrad)

@@ -71,7 +71,7 @@ def metrics(
         "most_popular": concatenated([of_side.popular for of_side in by_side]).metrics(),
         "random": random_metrics(np.concatenate([of_side.num_candidates for of_side in by_side])),
     }
-    near_of = {side: [near for part in parts if (near := part[side].near)] for side in ranks}
+    near_of = {side: [some for part in parts if (some := part[side].near)] for side in ranks}
     if near := [concatenated(of_parts) for of_parts in near_of.values() if of_parts]:
         own_R = np.mean([1 / rank.middle[sample] for rank in ranks.values()], 0)
         ahead_R = own_R - np.mean([1 / rank.middle for rank in near], 0)

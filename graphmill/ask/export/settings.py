@@ -36,9 +36,7 @@ class ExportOptions(Section):
         description="Bytes of a vector with --precision pq (default: D / 4, a sixteenth of float32).",
     )
     limit: int = Field(
-        10_000,
-        ge=1,
-        description="Ids of a type for tensorboard-projector, those with most edges first.",
+        10_000, ge=1, description="Ids of a type for tensorboard-projector, those with most edges first."
     )
     escape_ids: bool = Field(False, description="Write white space in ids as %20, for word2vec.")
     is_measured: Annotated[bool, Flag("--no-loss")] = Field(

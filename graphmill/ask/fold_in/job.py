@@ -97,11 +97,7 @@ def run(
 
 
 def _solve(
-    trained: TrainedRun,
-    request: Request,
-    pieces: Sequence[Mapping[str, Any]],
-    work: Work,
-    client: Client,
+    trained: TrainedRun, request: Request, pieces: Sequence[Mapping[str, Any]], work: Work, client: Client
 ) -> tuple[dict[str, int], Checksums]:
     """Sort the pieces, and solve their ids; return counts, and the checksums of the files of vectors."""
     config = trained.config

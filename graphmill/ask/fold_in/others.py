@@ -111,11 +111,7 @@ def _joined(several: list[OtherQueries]) -> OtherQueries:
 
 
 def _queries(
-    model: FrozenModel,
-    entity_type: str,
-    edges: RelationEdges,
-    rows: Numbers,
-    side: Side,
+    model: FrozenModel, entity_type: str, edges: RelationEdges, rows: Numbers, side: Side
 ) -> OtherQueries:
     relation_Q = edges.relation_E[rows]
     relation, number = relation_of_rows(model, relation_Q), int(relation_Q[0])

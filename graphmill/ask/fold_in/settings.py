@@ -22,9 +22,7 @@ class FoldInOptions(Section):
     """Known edges, whose ends should not find a new id in the place of each other."""
     num_steps: Annotated[int, Flag("--steps")] = Field(6, ge=1, description="Steps per id.")
     prior_strength: float = Field(
-        0.2,
-        ge=0,
-        description="Weight of what is likely before an id's edges are seen, against one edge.",
+        0.2, ge=0, description="Weight of what is likely before an id's edges are seen, against one edge."
     )
 
 

@@ -280,11 +280,7 @@ def _check_one_names_relations(uri: str, relation: str | None) -> None:
 
 
 def _score_pairs(
-    trained: TrainedRun,
-    question: PredictOptions,
-    tables: dict[str, EntityTable],
-    client: Client,
-    work: Work,
+    trained: TrainedRun, question: PredictOptions, tables: dict[str, EntityTable], client: Client, work: Work
 ) -> tuple[dict[str, Any], Checksums]:
     """Write the scores of all pairs; return figures and checksums."""
     given_uri = question.pairs or ""
