@@ -32,6 +32,7 @@ struct Queries {  // and their answers, in the order of their queries
     const int64_t *query_of_answer, *answers;   // [A]
     const Real* weight_of_answer;               // [A]
     const int64_t *query_of_other, *others;     // [O] known answers that are not trained
+    const Real* log_weights_of_answers;         // [A] in the sum over all entities
     const int64_t* candidates;                  // [C], ascending
     const Real* log_weights;                    // [C]
     Real* mass;                                 // [C], out

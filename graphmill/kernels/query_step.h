@@ -133,7 +133,7 @@ class QueryStep : Vectors {
         for (int i = 0; i < WIDTH; i++) {
             top[i] = best.v[i / LANES][i % LANES] + check.v[i / LANES][i % LANES];
             for (int64_t a = i < count ? own[i].begin : 0; i < count && a < own[i].end; a++)
-                if (q_->weight_of_answer[a] != 0) top[i] = std::max(top[i], score_of(a));
+                if (q_->weight_of_answer[a] != 0) top[i] = std::max(top[i], compared(a));
         }
         Pair sum = {};
         for_scores([&](Real* at, int64_t, int v) {
@@ -158,6 +158,8 @@ class QueryStep : Vectors {
 
     Real score_of(int64_t answer) const { return own_.at()[answer - first_answer_]; }
 
+    Real compared(int64_t answer) const { return score_of(answer) + q_->log_weights_of_answers[answer]; }
+
     void leave_out(int64_t row, Real* scores) const {
         const int64_t *end = q_->candidates + q_->num_candidates, *at = std::lower_bound(q_->candidates, end, row);
         for (; at != end && *at == row; at++) scores[(at - q_->candidates) * WIDTH] = MASKED;
@@ -171,18 +173,18 @@ class QueryStep : Vectors {
         const auto row = [&](int64_t a) { return q_->answers[a]; };
         std::sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) { return row(a) < row(b); });
         for (size_t k = 0; k < order_.size(); k++)
-            if (k == 0 || row(order_[k]) != row(order_[k - 1])) sum += std::exp(score_of(order_[k]) - top);
+            if (k == 0 || row(order_[k]) != row(order_[k - 1])) sum += std::exp(compared(order_[k]) - top);
         const Real log_sum = top + std::log(sum), weight = q_->weights[query];
         std::fill(slopes_.at() + (own.begin - first_answer_), slopes_.at() + (own.end - first_answer_), Real(0));
         for (size_t k = 0, next; k < order_.size(); k = next) {
             for (next = k + 1; next < order_.size() && row(order_[next]) == row(order_[k]);) next++;
-            const Real odds = std::exp(score_of(order_[k]) - log_sum) / Real(next - k);  // repetitions share them
+            const Real odds = std::exp(compared(order_[k]) - log_sum) / Real(next - k);  // repetitions share them
             for (size_t same = k; same < next; same++) {
                 const int64_t a = order_[same];
                 const Real own_weight = q_->weight_of_answer[a];
                 slopes_.at()[a - first_answer_] = odds * weight - own_weight;
                 figures_.loss += double(own_weight) * (double(log_sum) - score_of(a));
-                figures_.violators[side_] += score_of(a) < top;
+                figures_.violators[side_] += compared(a) < top;
             }
         }
         return sum;

@@ -36,7 +36,7 @@ class _Queries(ctypes.Structure):
         *((name, c_void_p) for name in ("entities", "relations", "counts", "weights")),
         *((name, c_void_p) for name in ("query_of_answer", "answers", "weight_of_answer")),
         *((name, c_void_p) for name in ("query_of_other", "others")),
-        *((name, c_void_p) for name in ("candidates", "log_weights", "mass")),
+        *((name, c_void_p) for name in ("log_weights_of_answers", "candidates", "log_weights", "mass")),
     )
 
 
@@ -61,7 +61,9 @@ class CompiledQueryStep(QueryStep):
         if not self.most_rows or (candidate_C is None and num_rows > self.most_rows):
             return super().move(batch, tables, lr_scale)
         if candidate_C is None or log_weight_C is None:
-            candidate_C, log_weight_C = torch.arange(num_rows), torch.zeros(num_rows)
+            candidate_C, log_weight_C = torch.arange(num_rows), batch.log_weight_N
+            if log_weight_C is None:
+                log_weight_C = torch.zeros(num_rows)
         keep: list[Tensor] = []  # tensors whose addresses go into the queries
         real, coefficient = self.kernel.dtype, self.config.regularization_coef * self._share
         queries, mass_C = _queries(batch, candidate_C, log_weight_C, real, keep)
@@ -115,6 +117,7 @@ def _queries(
         "counts": batch.count_Q,
         "weights": batch.weight_Q,
         "weight_of_answer": batch.weight_A,
+        "log_weights_of_answers": batch.log_weight_of_answers(),
         "log_weights": log_weight_C,
     }
     columns = {name: column.long() for name, column in numbers.items() if column is not None}

@@ -16,6 +16,7 @@ Shapes: N rows, C candidates, Q queries of a group, M queries of all groups.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import starmap
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,6 +25,7 @@ from graphmill.config import Config
 from graphmill.vocab import Side
 from train.edges.negative_sampling import share_of
 from train.edges.one_vs_all import QueryBatch, QueryGroup
+from train.edges.pair_weights import PairWeights
 
 _MEMORY = 0.7  # of a row's mass that stays when the row is drawn again
 _LEAST_MASS = 1e-30  # the shares of all rows may underflow
@@ -87,6 +89,8 @@ class CandidateSampler:
         at_C = at_C.to(device) * (own.sums_N[-1] / num)
         rows_C = torch.searchsorted(own.sums_N, at_C, right=True).clamp_max_(num_rows - 1)
         weight_C = -(own.odds_N[rows_C] * num).log()
+        if batch.log_weight_N is not None:
+            weight_C += batch.log_weight_N[rows_C]
         return replace(batch, candidate_C=rows_C, log_weight_C=weight_C, mass_C=torch.zeros_like(weight_C))
 
     def learn(self, batch: QueryBatch) -> None:
@@ -110,15 +114,24 @@ def _odds(mass_N: Tensor, num: int) -> _Odds:
 
 
 def by_sample(
-    config: Config, groups: Sequence[QueryGroup], num_rows: NumRows
-) -> Iterator[tuple[QueryGroup, Tensor, bool]]:
-    """Yield of each group of one relation the queries that take a sample, and then those that are exact."""
+    config: Config, groups: Sequence[QueryGroup], num_rows: NumRows, weights: PairWeights
+) -> Iterator[tuple[QueryGroup, Tensor, dict[str, Any]]]:
+    """Yield of each group of one relation the queries that take a sample, and then those that are exact.
+
+    With attributes of their batches. Queries of each block come apart, where `weights` differ.
+    """
     num = config.train.candidates
     rows = [_rows_to_compare(config, group, num_rows) for group in groups]
     for group, is_exact_Q in zip(groups, exact(groups, rows, num or 0), strict=True):
         for takes_sample, chosen_Q in ((True, ~is_exact_Q), (False, is_exact_Q)):
-            if len(numbers := chosen_Q.nonzero()[:, 0]):
-                yield group, numbers, takes_sample
+            numbers = chosen_Q.nonzero()[:, 0]
+            relation, (all_rows, _) = config.relations[group.relation], num_rows[group.side][group.relation]
+            asked, asking = (relation.entity_type(side) for side in (group.side, group.side.other))
+            block_Q = weights.blocks_of(asking, group.entity_Q[numbers])
+            for block in range(2):
+                if len(own := numbers[block_Q == block]):
+                    log_weight_N = weights.log_weights(asking, block, asked, all_rows)
+                    yield group, own, {"takes_sample": takes_sample, "log_weight_N": log_weight_N}
 
 
 def _rows_to_compare(config: Config, group: QueryGroup, num_rows: NumRows) -> int:

@@ -214,7 +214,7 @@ def _disabled(config: PbgConfig) -> frozenset[Side]:
 
 
 def popularity(index_E: Tensor, num_rows: int, num_outside: int, power: float) -> Tensor:
-    """Compute running sums of (1 + count)^power, for rows' counts in `index_E`: float64 [N], on the CPU.
+    """Compute (1 + count)^power, for rows' counts in `index_E`: float64 [N], on the CPU.
 
     The last rows, of other partitions, have no edges here: each counts as the mean of the others.
     """
@@ -222,7 +222,7 @@ def popularity(index_E: Tensor, num_rows: int, num_outside: int, power: float) -
     odds = (1 + counts.double()).pow_(power)
     if 0 < num_outside < num_rows:
         odds[-num_outside:] = odds[:-num_outside].mean()
-    return odds.cumsum(0)
+    return odds
 
 
 def _draw(

@@ -76,6 +76,7 @@ class QueryBatch:
     log_weight_C: Tensor | None = None  # logarithm of the number of rows that each stands for
     mass_C: Tensor | None = None  # zeros, to which a step adds the candidate's share of the softmax
     takes_sample: bool = True  # of candidates, if there is one
+    log_weight_N: Tensor | None = None  # of each row in Z; None: the weight of all is 1 (pair_weights.py)
     other_query_O: Tensor | None = None  # position of the query of a known answer that is not trained
     other_answer_O: Tensor | None = None  # its row
     other_mask_O: Tensor | None = None  # 1, or 0 where it fills up a batch
@@ -86,6 +87,12 @@ class QueryBatch:
         if self.other_query_O is None or self.other_answer_O is None or self.other_mask_O is None:
             return None
         return self.other_query_O, self.other_answer_O, self.other_mask_O
+
+    def log_weight_of_answers(self) -> Tensor:
+        """Logarithm of the weight of each answer in Z: [A]."""
+        if self.log_weight_N is None:
+            return torch.zeros_like(self.weight_A)
+        return self.log_weight_N[self.answer_A]
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by their names."""
@@ -156,11 +163,11 @@ class QueryGroup:
         return add_rows(self.weight_A.new_zeros(len(self.count_Q)), query_A, self.weight_A)
 
     def cut(
-        self, chosen_Q: Tensor, size: int, generator: torch.Generator, *, takes_sample: bool
+        self, chosen_Q: Tensor, size: int, generator: torch.Generator, **compared: Any
     ) -> Iterator[QueryBatch]:
         """Cut queries, by their numbers, in random order into batches of at most `size`.
 
-        `takes_sample`: of candidates, if there is one.
+        `compared` are attributes of all batches: what they are compared with.
 
         The host reads the bounds of all batches here, so that no step waits for a device. Batches are made
         some at a time, when they are asked for: all of them would take several times the memory of the edges.
@@ -170,7 +177,7 @@ class QueryGroup:
         others = None if self.other_count_Q is None else _Lists.of(self.other_count_Q, order_Q, size)
         lists = size, answers, others
         spans = range(0, len(answers.sizes), _SPAN_BATCHES)
-        return chain.from_iterable(self._cut(order_Q, first, *lists, takes_sample) for first in spans)
+        return chain.from_iterable(self._cut(order_Q, first, *lists, compared) for first in spans)
 
     def _cut(
         self,
@@ -179,7 +186,7 @@ class QueryGroup:
         size: int,
         answers: "_Lists",
         others: "_Lists | None",
-        takes_sample: bool,
+        compared: Mapping[str, Any],
     ) -> Iterator[QueryBatch]:
         span = slice(first, first + _SPAN_BATCHES)
         own_Q = order_Q[first * size : (first + _SPAN_BATCHES) * size]
@@ -201,7 +208,7 @@ class QueryGroup:
                 self.share * (of_A.stop - of_A.start),
                 **_sliced(queries, of_Q),
                 **_sliced(columns, of_A),
-                takes_sample=takes_sample,
+                **compared,
                 **known,
             )
 

@@ -196,14 +196,18 @@ class Blocks:
 
     def keys_of(self, visit: Bucket, iteration: Iteration) -> list[PartitionKey]:
         """Partitions of all types that a visit needs, in the order of their rows in its tables."""
-        return [
-            (name, partition)
+        return list(self.blocks_of(visit, iteration))
+
+    def blocks_of(self, visit: Bucket, iteration: Iteration) -> dict[PartitionKey, int | None]:
+        """The block of each of these partitions; None for what every visit has."""
+        return {
+            (name, partition): block
             for name in self.types
             for partition, block in enumerate(
                 self._blocks(self.config.entities[name].num_partitions, visit, iteration)
             )
             if block in (None, *visit)
-        ]
+        }
 
     def starts(
         self, visit: Bucket, iteration: Iteration, num_rows: Mapping[str, Sequence[int]]

@@ -73,7 +73,7 @@ class Replays:
 
     def _size(self, name: str, size: int) -> int:
         """Round up to a power of two; queries to no more than a full batch."""
-        if name.endswith("_C"):  # which are as many each time
+        if name.endswith(("_C", "_N")):  # which are as many each time
             return size
         power = 1 << (size - 1).bit_length() if size else 0
         return min(power, self._batch_size) if name.endswith("_Q") else power

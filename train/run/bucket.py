@@ -26,6 +26,7 @@ from train.compiled.compiled_step import CompiledStep
 from train.edges import batches
 from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.one_vs_all import sorts_of
+from train.edges.pair_weights import EQUAL, PairWeights
 from train.edges.visits import Blocks
 from train.gpu.capture import capture_on
 from train.gpu.fused_pass import FusedPass, grouped
@@ -39,6 +40,7 @@ from train.step.delta import removing_step
 from train.step.plain import PlainStep
 from train.step.queries import QueryStep
 from train.step.step import SideTables, Step, StepFigures, Tables
+from train.tables.outside_rows import outside_share
 from train.tables.run_context import RunContext
 
 CHECK_BATCHES = 50  # between two checks that the loss is finite
@@ -138,7 +140,8 @@ class BucketTrainer:
         generator = seeds.generator(self.config.seed, "bucket", *place)
         sorts = sorts_of(self.config)
         num_rows = {side: [(len(own[side]), own[side].num_outside) for own in sides] for side in Side}
-        cut = batches.cut_for_training(self.config, edges, generator, num_rows, known)
+        weights = self._pair_weights(bucket, iteration)
+        cut = batches.cut_for_training(self.config, edges, generator, num_rows, known, weights)
         totals = _Totals(check, CHECK_BATCHES * self.config.batch_size, self.context.device)
 
         def tasks() -> Iterator[Task]:
@@ -161,6 +164,14 @@ class BucketTrainer:
             Threads(at_once, totals.check_sometimes).run(tasks())
         check(len(edges), totals.sums)
         return totals.sums
+
+    def _pair_weights(self, bucket: Bucket, iteration: Iteration) -> PairWeights:
+        if self.blocks is None:
+            return EQUAL
+        context = self.reader.context  # whose partitions are not joined
+        outside = outside_share(context.config, self.blocks.num)
+        place = self.blocks, bucket, iteration
+        return PairWeights.of(*place, context.num_rows, outside, context.device)
 
     def _remove(
         self, removed: EdgeTensors, bucket: Bucket, iteration: Iteration, sides: Sequence[SideTables]

@@ -171,11 +171,12 @@ class QueryStep(Step[QueryBatch]):
         asking_AD = query_QD.index_select(0, batch.query_A)
         own_A = (asking_AD * answer_AD).sum(1)
         best_Q, total_Q = best_Q.to(own_A), total_Q.to(own_A)
-        all_Q, odds_A = _with_answers(total_Q, own_A, batch)
+        weighted_A = own_A + batch.log_weight_of_answers().to(own_A)
+        all_Q, odds_A = _with_answers(total_Q, weighted_A, batch)
         loss = ((all_Q[batch.query_A] - own_A) * batch.weight_A).sum()
         is_answer_A = batch.weight_A != 0
-        best_Q = best_Q.scatter_reduce(0, batch.query_A, own_A.where(is_answer_A, -torch.inf), "amax")
-        is_beaten_A = (own_A < best_Q[batch.query_A]) & is_answer_A
+        best_Q = best_Q.scatter_reduce(0, batch.query_A, weighted_A.where(is_answer_A, -torch.inf), "amax")
+        is_beaten_A = (weighted_A < best_Q[batch.query_A]) & is_answer_A
         weight_Q = batch.weight_Q * (total_Q - all_Q).exp()
         batch.mass_C.add_((weight_Q.to(dtype) @ odds_QC).to(batch.mass_C) * (-batch.log_weight_C).exp())
         gradient_QD = (odds_QC @ right_CD).to(query_QD.dtype) * weight_Q.unsqueeze(1)
@@ -191,7 +192,9 @@ class QueryStep(Step[QueryBatch]):
         half = self.model.takes_half(query_QD.device)
         score_QN = self.model.matrix_scores(*leaves, batch.side, half=half)
         seen_QN = score_QN.detach()
-        if batch.others is not None:  # autograd needs the scores as they are
+        if (
+            batch.others is not None or batch.log_weight_N is not None
+        ):  # autograd needs the scores as they are
             seen_QN = seen_QN.clone()
         loss, violators, odds_QN = _cross_entropy(seen_QN, batch)
         gradient_QN = odds_QN * batch.weight_Q.unsqueeze(1)
@@ -286,14 +289,17 @@ def _softmax(score_QN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def _cross_entropy(score_QN: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss, the number of answers below another entity, and softmax [Q, N], maybe in `scores`."""
-    own_A = score_QN[batch.query_A, batch.answer_A]
+    own_A = weighted_A = score_QN[batch.query_A, batch.answer_A]
+    if batch.log_weight_N is not None:
+        score_QN += batch.log_weight_N.to(score_QN)
+        weighted_A = score_QN[batch.query_A, batch.answer_A]
     if batch.others is not None:
         query_O, answer_O, mask_O = batch.others
         add_rows(score_QN.view(-1), query_O * score_QN.shape[1] + answer_O, mask_O.to(score_QN) * _NEVER)
     best_Q, total_Q, odds_QN = _softmax(score_QN)
     own_A = own_A.to(best_Q)
     loss = ((total_Q[batch.query_A] - own_A) * batch.weight_A).sum()
-    is_beaten_A = (own_A < best_Q[batch.query_A]) & (batch.weight_A != 0)
+    is_beaten_A = (weighted_A < best_Q[batch.query_A]) & (batch.weight_A != 0)
     return loss, torch.count_nonzero(is_beaten_A), odds_QN
 
 

@@ -38,6 +38,8 @@ def settings(operator, comparator, loss_fn, dynamic, **more):
 class Scene:
     """A model with random state, a batch, and the oracle of the same."""
 
+    is_weighted = False  # entities as wrong answers
+
     def __init__(
         self, config, relation=0, seed=0, num_edges=6, elementwise=False,
         counts=COUNTS, dtype=torch.float64, num_steps=1,

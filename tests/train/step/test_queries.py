@@ -74,7 +74,11 @@ def known_of(scene):
 def queries_of(scene, known=None, seed=1):
     generator, num = torch.Generator().manual_seed(seed), len(scene.config.relations)
     rows = {side: [(len(table), 0)] * num for side, table in scene.side_tables.items()}
-    return list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, rows, known))
+    found = list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, rows, known))
+    if scene.is_weighted:
+        weights = {side: torch.arange(num, dtype=torch.float64) / -3 for side, ((num, _), *_) in rows.items()}
+        return [replace(each, log_weight_N=weights[each.side]) for each in found]
+    return found
 
 
 def step(scene, batch):
@@ -272,13 +276,15 @@ def with_candidates(scene, known=None, drawn=None, log_weights=None):
     for each in queries_of(scene, known):
         rows_C = torch.tensor(drawn or list(range(len(scene.side_tables[each.side]))))
         weight_C = torch.tensor(log_weights or [0.0] * len(rows_C), dtype=torch.float64)
+        if each.log_weight_N is not None:
+            weight_C += each.log_weight_N[rows_C]
         mass_C = torch.zeros_like(weight_C)
         found.append(replace(each, candidate_C=rows_C, log_weight_C=weight_C, mass_C=mass_C))
     return found
 
 
 @pytest.mark.parametrize(
-    ("more", "relation", "height", "has_known", "engine"),
+    ("more", "relation", "height", "has_known", "is_weighted", "engine"),
     pairs(
         [
             {},
@@ -292,17 +298,21 @@ def with_candidates(scene, known=None, drawn=None, log_weights=None):
         [0, 1],  # two types, one type
         [1000, 2],  # whole, in parts
         [False, True],  # all, delta
+        [False, True],  # weights of entities: all 1, others
         ENGINES,
     ),
     indirect=["engine"],
 )
-def test_a_sample_of_all_entities_equals_all_entities(monkeypatch, more, relation, height, has_known, engine):
+def test_a_sample_of_all_entities_equals_all_entities(
+    monkeypatch, more, relation, height, has_known, is_weighted, engine
+):
     monkeypatch.setitem(query_module.SCORE_BYTES, "cpu", 4 * COUNTS["user"] * height)
     dynamic = more.get("dynamic_relations", False)
     config = all_negs("complex_diagonal", "dot", dynamic, **more)
     scenes = [Scene(config, 0 if dynamic else relation, num_edges=25, elementwise=True) for _ in range(2)]
     figures = []
     for scene, cut in zip(scenes, (queries_of, with_candidates), strict=True):
+        scene.is_weighted = is_weighted
         step = MADE(config, scene.model, scene.adagrad)
         known = known_of(scene) if has_known else None
         figures.append([step.move(each, scene.side_tables, 1.0)[0] for each in cut(scene, known)])
@@ -334,7 +344,8 @@ def sampled_loss(scene, queries, tables, known):
             (place, row) for place, row in enumerate(queries.candidate_C.tolist()) if row not in left_out
         ]
         weighted = [scores[row] + queries.log_weight_C[place] for place, row in others]
-        z = torch.stack([*(scores[row] for row in sorted(set(answers))), *weighted]).logsumexp(0)
+        own_N = scores if queries.log_weight_N is None else scores + queries.log_weight_N
+        z = torch.stack([*(own_N[row] for row in sorted(set(answers))), *weighted]).logsumexp(0)
         weights = queries.weight_A[places]
         total = total + ((z - scores[answers]) * weights).sum()
         for place, row in others:
@@ -343,22 +354,24 @@ def sampled_loss(scene, queries, tables, known):
 
 
 @pytest.mark.parametrize(
-    ("dynamic", "sample", "side", "height", "has_known", "engine"),
+    ("dynamic", "sample", "side", "height", "has_known", "is_weighted", "engine"),
     pairs(
         [False, True],
         [([0, 3, 6], None), ([2], [1.5]), ([1, 1, 4, 6, 6], [0.5, 0.5, 2, -1, -1])],  # rows, log weights
         list(Side),
         [1000, 2],  # whole, in parts
         [False, True],  # all, delta
+        [False, True],  # weights of entities: all 1, others
         ENGINES,
     ),
     indirect=["engine"],
 )
-def test_a_sample_by_autograd(monkeypatch, dynamic, sample, side, height, has_known, engine):
+def test_a_sample_by_autograd(monkeypatch, dynamic, sample, side, height, has_known, is_weighted, engine):
     drawn, log_weights = sample
     monkeypatch.setitem(query_module.SCORE_BYTES, "cpu", 4 * len(drawn) * height)
     config = all_negs("complex_diagonal", "dot", dynamic, **{f"disable_{side}_negs": True})
     scene, other = (Scene(config, num_edges=25, elementwise=True) for _ in range(2))
+    scene.is_weighted = is_weighted
     known = known_of(scene) if has_known else None
     (queries,) = with_candidates(scene, known, drawn, log_weights)
     known_answers = defaultdict(set)

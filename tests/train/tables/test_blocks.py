@@ -95,6 +95,41 @@ def test_an_epoch_has_every_edge_once_between_its_own_rows(tmp_path, num, chunks
     assert sorted(found) == list(range(300))
 
 
+@pytest.mark.parametrize(
+    ("negatives", "num_workers"),
+    [
+        ({"train": {"candidates": None}}, 1),
+        ({"train": {"candidates": 20}}, 2),
+        ({"num_uniform_negs": 50, "num_batch_negs": 0}, 1),
+        ({"num_uniform_negs": 0, "num_batch_negs": 50}, 1),
+    ],
+    ids=["all", "sample", "uniform", "batch"],
+)
+def test_scores_within_a_block_are_as_high_as_others(tmp_path, negatives, num_workers):
+    """Edges at random teach nothing else: rows of one block meet in five visits, and others in one."""
+    types = {name: {"num_partitions": 6} for name in ("user", "item")}
+    buys = {
+        "name": "buys",
+        "lhs": "user",
+        "rhs": "item",
+        "operator": "none",
+        "all_negs": "train" in negatives,
+    }
+    own = {"entities": types, "relations": [buys], "loss_fn": "softmax", "global_emb": False, **negatives}
+    train = {"memory_partitions": 2, "num_workers": num_workers} | negatives.get("train", {})
+    config = make_config(
+        tmp_path, lr=0.5, num_epochs=4, dimension=16, batch_size=100, **own | {"train": train}
+    )
+    counts = dict.fromkeys(types, 200)
+    write_graph(config, counts, random_edges(config, counts, np.random.default_rng(0), 3000))
+    job.train(config)
+    users, items = (embeddings(config, name, count) for name, count in counts.items())
+    scores, partition = users @ items.T, torch.arange(200) % 6
+    is_own = partition.unsqueeze(1) == partition
+    gap = (scores[is_own].mean() - scores[~is_own].mean()) / scores.std()
+    assert abs(gap) < 0.1  # with equal weights -0.25 to -0.55
+
+
 @pytest.mark.slow
 def test_few_blocks_take_no_outside_rows(tmp_path):
     """Two of three blocks in memory: a run with a sample of the other rows is one without."""
