@@ -27,12 +27,13 @@ struct Block {
 
 struct Queries {  // and their answers, in the order of their queries
     int64_t side, num_queries, num_answers, num_others, num_candidates;
+    int64_t own_start, own_stop;                // rows of answers that count exp(log_own) times
+    double log_own;
     const int64_t *entities, *relations;        // [Q]; relations or null with static ones
     const Real *counts, *weights;               // [Q], of the answers
     const int64_t *query_of_answer, *answers;   // [A]
     const Real* weight_of_answer;               // [A]
     const int64_t *query_of_other, *others;     // [O] known answers that are not trained
-    const Real* log_weights_of_answers;         // [A] in the sum over all entities
     const int64_t* candidates;                  // [C], ascending
     const Real* log_weights;                    // [C]
     Real* mass;                                 // [C], out

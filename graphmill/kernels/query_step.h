@@ -19,6 +19,8 @@ class QueryStep : Vectors {
         gather(q_->candidates, q_->num_candidates, side_, negatives_[side_]);
         begin_products(q_->num_candidates, side_);
         std::fill_n(q_->mass, q_->num_candidates, Real(0));
+        Real* log_weights = log_weights_.of(q_->num_candidates);
+        for (int64_t m = 0; m < q_->num_candidates; m++) log_weights[m] = q_->log_weights[m] + log_own(q_->candidates[m]);
         answer_ = other_ = 0;
         const int64_t size = strip_size(q_->num_candidates);
         for (int64_t first = 0; first < q_->num_queries; first += size)
@@ -125,7 +127,7 @@ class QueryStep : Vectors {
         };
         Pair best = {{fill(MASKED), fill(MASKED)}}, check = {};
         for_scores([&](Real* at, int64_t m, int v) {
-            const Vec score = load(at) + q_->log_weights[m];
+            const Vec score = load(at) + log_weights_.at()[m];
             store(at, score);
             best.v[v] = highest(best.v[v], score);
             check.v[v] += score * Real(0);  // not a number, where a score is none or infinite
@@ -158,7 +160,9 @@ class QueryStep : Vectors {
 
     Real score_of(int64_t answer) const { return own_.at()[answer - first_answer_]; }
 
-    Real compared(int64_t answer) const { return score_of(answer) + q_->log_weights_of_answers[answer]; }
+    Real compared(int64_t answer) const { return score_of(answer) + log_own(q_->answers[answer]); }
+
+    Real log_own(int64_t row) const { return row >= q_->own_start && row < q_->own_stop ? Real(q_->log_own) : Real(0); }
 
     void leave_out(int64_t row, Real* scores) const {
         const int64_t *end = q_->candidates + q_->num_candidates, *at = std::lower_bound(q_->candidates, end, row);
@@ -194,5 +198,6 @@ class QueryStep : Vectors {
     int side_ = 0;
     int64_t answer_ = 0, other_ = 0, first_answer_ = 0;  // the next ones; the first of the strip
     Buffer<Real> own_, slopes_;  // of the strip's answers
+    Buffer<Real> log_weights_;  // of candidates, with those of their rows
     std::vector<int64_t> order_;
 };

@@ -7,7 +7,8 @@ Shapes: as in train/edges/one_vs_all.py; K touched rows with repetitions.
 """
 
 import ctypes
-from ctypes import c_int64, c_void_p
+import math
+from ctypes import c_double, c_int64, c_void_p
 
 import torch
 from torch import Tensor
@@ -33,10 +34,13 @@ class _Queries(ctypes.Structure):
     _fields_ = (
         ("side", c_int64),
         *((f"num_{name}", c_int64) for name in ("queries", "answers", "others", "candidates")),
+        ("own_start", c_int64),
+        ("own_stop", c_int64),
+        ("log_own", c_double),
         *((name, c_void_p) for name in ("entities", "relations", "counts", "weights")),
         *((name, c_void_p) for name in ("query_of_answer", "answers", "weight_of_answer")),
         *((name, c_void_p) for name in ("query_of_other", "others")),
-        *((name, c_void_p) for name in ("log_weights_of_answers", "candidates", "log_weights", "mass")),
+        *((name, c_void_p) for name in ("candidates", "log_weights", "mass")),
     )
 
 
@@ -61,9 +65,7 @@ class CompiledQueryStep(QueryStep):
         if not self.most_rows or (candidate_C is None and num_rows > self.most_rows):
             return super().move(batch, tables, lr_scale)
         if candidate_C is None or log_weight_C is None:
-            candidate_C, log_weight_C = torch.arange(num_rows), batch.log_weight_N
-            if log_weight_C is None:
-                log_weight_C = torch.zeros(num_rows)
+            candidate_C, log_weight_C = torch.arange(num_rows), torch.zeros(num_rows)
         keep: list[Tensor] = []  # tensors whose addresses go into the queries
         real, coefficient = self.kernel.dtype, self.config.regularization_coef * self._share
         queries, mass_C = _queries(batch, candidate_C, log_weight_C, real, keep)
@@ -117,7 +119,6 @@ def _queries(
         "counts": batch.count_Q,
         "weights": batch.weight_Q,
         "weight_of_answer": batch.weight_A,
-        "log_weights_of_answers": batch.log_weight_of_answers(),
         "log_weights": log_weight_C,
     }
     columns = {name: column.long() for name, column in numbers.items() if column is not None}
@@ -128,6 +129,9 @@ def _queries(
         num_answers=len(batch.answer_A),
         num_others=0 if other_O is None else len(other_O),
         num_candidates=len(candidate_C),
+        own_start=batch.own.start,
+        own_stop=batch.own.stop,
+        log_own=math.log(batch.own.weight),
         mass=kept(mass_C, keep),
         **{name: kept(column.contiguous(), keep) for name, column in columns.items()},
     )

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import partial
 from itertools import starmap
-from typing import Any, NamedTuple, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from graphmill.config import Config, PbgConfig, RelationConfig
+from graphmill.config import Config, PbgConfig
 from graphmill.config.partitions import type_there
 from graphmill.errors import FormatError
 from graphmill.formats import edge_buckets
@@ -32,7 +32,7 @@ from graphmill.vocab import Bucket, Side
 from train.edges.candidates import NumRows, by_sample
 from train.edges.negative_sampling import Batch, popularity
 from train.edges.one_vs_all import QueryBatch, group_by_query, has_queries
-from train.edges.pair_weights import EQUAL, PairWeights
+from train.edges.own_rows import NO_BLOCKS, PAIRS, BlockRows, OwnRows
 from train.model.features import Bags, distinct
 
 
@@ -50,20 +50,6 @@ SPAN_EDGES = 16_384  # edges of the batches that go together
 NUM_SPANS = 16  # least number of spans of equal length, so that threads end together
 
 
-class Drawn(NamedTuple):
-    """Negatives of a side: their type, and the type and the block of the entity on the other side."""
-
-    side: Side
-    asked: str
-    asking: str
-    block: int
-
-    @classmethod
-    def of(cls, relation: RelationConfig, side: Side, block: int) -> Self:
-        """The negatives of a relation on `side`."""
-        return cls(side, relation.entity_type(side), relation.entity_type(side.other), block)
-
-
 @dataclass(frozen=True, eq=False)
 class EdgeTensors:
     """Edges of a bucket as tensors [E]."""
@@ -72,9 +58,9 @@ class EdgeTensors:
     rel: Tensor
     rhs: Tensor
     weight: Tensor | None  # weight of the edge times that of its relation; None: all are 1
-    # Lists of features of each side and type, numbered by lhs or rhs; running sums of how often to draw.
+    # Of each side and type: lists of features, numbered by lhs or rhs; running sums of how often to draw.
     bags: Mapping[tuple[Side, str], Bags] = field(default_factory=dict)
-    popularity: Mapping[Drawn, Tensor] = field(default_factory=dict)
+    popularity: Mapping[tuple[Side, str], Tensor] = field(default_factory=dict)
     role: Tensor | None = None  # int8, of a delta
     is_held_out: Tensor | None = None  # bool; None: none is
 
@@ -238,51 +224,51 @@ def cut_for_training(
     generator: torch.Generator,
     num_rows: NumRows | None,
     known: EdgeTensors | None = None,
-    weights: PairWeights = EQUAL,
+    blocks: BlockRows = NO_BLOCKS,
 ) -> Iterator[Batch | QueryBatch]:
     """Cut edges in random order into batches of at most batch_size; into batches of queries where possible.
 
     `num_rows` lists, for each of config.relations, the rows of its table, and how many of them are outside;
     None: edges alone, with uniform negatives. `known` are edges that are not trained, and whose ends are no
-    wrong answers to queries of the others; `weights` are those of wrong answers. Where these differ, batches
-    have edges of one pair of blocks.
+    wrong answers to queries of the others. A batch has edges of one pair of `blocks`.
     """
-    is_drawn = config.num_uniform_negs and (config.train.negative_power or weights.block_N)
-    if is_drawn and num_rows is not None:
-        edges = replace(edges, popularity=_popularity(config, edges, num_rows, weights))
+    power = config.train.negative_power
+    if power and config.num_uniform_negs and num_rows is not None:
+        edges = replace(edges, popularity=_popularity(config, edges, num_rows, power))
     asked = num_rows if has_queries(config) else None
     of_known = None if known is None else (known.index, known.rel.long())  # once for all relations
     order_E = torch.randperm(len(edges), generator=generator).to(edges.lhs.device)
     is_asked = [asked is not None and relation.all_negs for relation in config.relations]
-    if is_asked == [False] and not weights.block_N:
+    if is_asked == [False] and not blocks.stops:
         edges = edges[order_E]  # all at once, while no other thread uses the cores
         for span, num_steps in _spans(0, len(order_E), config.batch_size, _most_steps(config, 0)):
-            yield _batch(config, 0, (0, 0), edges, span, num_steps)
+            yield _batch(config, 0, {}, edges, span, num_steps)
         return
     relation_E = torch.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
-    counts = torch.bincount(relation_E, minlength=len(config.relations)).tolist()
+    key_E = relation_E * len(PAIRS) + blocks.pairs(config.relations, relation_E, edges.lhs, edges.rhs)
+    counts_RP = torch.bincount(key_E, minlength=len(config.relations) * len(PAIRS)).view(-1, len(PAIRS))
     # a stable sort keeps the random order within a relation; only the result is gathered, once
-    edges = edges[order_E[torch.sort(relation_E[order_E], stable=True).indices]]
+    edges = edges[order_E[torch.sort(key_E[order_E], stable=True).indices]]
     sources: list[Iterator[Batch | QueryBatch]] = []
     order: list[int] = []  # each source as often as it has batches
     stop = 0
-    for relation, count in enumerate(counts):
-        start, stop = stop, stop + count
-        own = edges[start:stop]
+    for relation, counts in enumerate(counts_RP.tolist()):
         if asked is not None and is_asked[relation]:
+            own = edges[stop : (stop := stop + sum(counts))]
             rel_E = own.rel.long() if config.dynamic_relations else None
             groups = group_by_query(config, relation, own.index, rel_E, own.weights)
             if of_known is not None:
                 groups = [group.with_known(*of_known) for group in groups]
-            for group, chosen_Q, compared in by_sample(config, groups, asked, weights):
+            for group, chosen_Q, compared in by_sample(config, groups, asked, blocks):
                 order += [len(sources)] * -(-len(chosen_Q) // config.batch_size)
                 sources.append(group.cut(chosen_Q, config.batch_size, generator, **compared))
-        else:
-            for blocks, chosen in weights.parts(config.relations[relation], own.lhs, own.rhs):
-                part = own[chosen]
-                spans = list(_spans(0, len(part), config.batch_size, _most_steps(config, relation)))
-                order += [len(sources)] * len(spans)
-                sources.append(starmap(partial(_batch, config, relation, blocks, part), spans))
+            continue
+        for pair, count in zip(PAIRS, counts, strict=True):
+            start, stop = stop, stop + count
+            spans = list(_spans(start, stop, config.batch_size, _most_steps(config, relation)))
+            order += [len(sources)] * len(spans)
+            own_rows = blocks.own_rows(config.relations[relation], pair)
+            sources.append(starmap(partial(_batch, config, relation, own_rows, edges), spans))
     for number in torch.randperm(len(order), generator=generator).tolist():
         yield next(sources[order[number]])
 
@@ -305,43 +291,35 @@ def _spans(start: int, end: int, batch_size: int, most: int) -> Iterator[tuple[s
 def _batch(
     config: PbgConfig,
     relation: int,
-    blocks: tuple[int, int],
+    own_rows: Mapping[Side, OwnRows],
     edges: EdgeTensors,
     rows: slice,
     num_steps: int = 1,
 ) -> Batch:
-    own, entry = edges[rows], config.relations[relation]
-    keys = {side: (side, entry.entity_type(side)) for side in Side}
-    drawn = {side: Drawn.of(entry, side, block) for side, block in zip(Side, reversed(blocks), strict=True)}
+    own = edges[rows]
+    keys = {side: (side, config.relations[relation].entity_type(side)) for side in Side}
     return Batch(
         relation,
         own.index,
         own.rel.long() if config.dynamic_relations else None,
         own.weights,
         bags={side: own.bags[key] for side, key in keys.items() if key in own.bags},
-        popularity={side: own.popularity[key] for side, key in drawn.items() if key in own.popularity},
+        popularity={side: own.popularity[key] for side, key in keys.items() if key in own.popularity},
+        own_rows=own_rows,
         num_steps=num_steps,
     )
 
 
 def _popularity(
-    config: Config, edges: EdgeTensors, num_rows: NumRows, weights: PairWeights
-) -> dict[Drawn, Tensor]:
+    config: PbgConfig, edges: EdgeTensors, num_rows: NumRows, power: float
+) -> dict[tuple[Side, str], Tensor]:
     relation_E = torch.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
     sums = {}
     for side in Side:
         types = [relation.entity_type(side) for relation in config.relations]
-        for key in dict.fromkeys(
-            Drawn.of(entry, side, block) for entry in config.relations for block in (0, 1)
-        ):
-            bags = edges.bags.get((side, key.asked))
-            num, outside = num_rows[side][types.index(key.asked)] if bags is None else (len(bags), 0)
-            log_weight_N = weights.log_weights(key.asking, key.block, key.asked, num)
-            if key.block and log_weight_N is None:
-                continue  # without blocks
-            own_E = torch.tensor([other == key.asked for other in types], device=edges.rel.device)[relation_E]
-            odds_N = popularity(getattr(edges, side)[own_E], num, outside, config.train.negative_power)
-            if log_weight_N is not None:
-                odds_N *= log_weight_N.exp().to(odds_N)
-            sums[key] = odds_N.cumsum(0)
+        for name in dict.fromkeys(types):
+            own_E = torch.tensor([other == name for other in types], device=edges.rel.device)[relation_E]
+            bags = edges.bags.get((side, name))
+            num = num_rows[side][types.index(name)] if bags is None else (len(bags), 0)
+            sums[side, name] = popularity(getattr(edges, side)[own_E], *num, power)
     return sums

@@ -25,7 +25,7 @@ from graphmill.config import Config
 from graphmill.vocab import Side
 from train.edges.negative_sampling import share_of
 from train.edges.one_vs_all import QueryBatch, QueryGroup
-from train.edges.pair_weights import PairWeights
+from train.edges.own_rows import BlockRows
 
 _MEMORY = 0.7  # of a row's mass that stays when the row is drawn again
 _LEAST_MASS = 1e-30  # the shares of all rows may underflow
@@ -89,8 +89,6 @@ class CandidateSampler:
         at_C = at_C.to(device) * (own.sums_N[-1] / num)
         rows_C = torch.searchsorted(own.sums_N, at_C, right=True).clamp_max_(num_rows - 1)
         weight_C = -(own.odds_N[rows_C] * num).log()
-        if batch.log_weight_N is not None:
-            weight_C += batch.log_weight_N[rows_C]
         return replace(batch, candidate_C=rows_C, log_weight_C=weight_C, mass_C=torch.zeros_like(weight_C))
 
     def learn(self, batch: QueryBatch) -> None:
@@ -114,24 +112,22 @@ def _odds(mass_N: Tensor, num: int) -> _Odds:
 
 
 def by_sample(
-    config: Config, groups: Sequence[QueryGroup], num_rows: NumRows, weights: PairWeights
+    config: Config, groups: Sequence[QueryGroup], num_rows: NumRows, blocks: BlockRows
 ) -> Iterator[tuple[QueryGroup, Tensor, dict[str, Any]]]:
     """Yield of each group of one relation the queries that take a sample, and then those that are exact.
 
-    With attributes of their batches. Queries of each block come apart, where `weights` differ.
+    Each with attributes of their batches, which have queries of one block.
     """
     num = config.train.candidates
     rows = [_rows_to_compare(config, group, num_rows) for group in groups]
     for group, is_exact_Q in zip(groups, exact(groups, rows, num or 0), strict=True):
         for takes_sample, chosen_Q in ((True, ~is_exact_Q), (False, is_exact_Q)):
-            numbers = chosen_Q.nonzero()[:, 0]
-            relation, (all_rows, _) = config.relations[group.relation], num_rows[group.side][group.relation]
-            asked, asking = (relation.entity_type(side) for side in (group.side, group.side.other))
-            block_Q = weights.blocks_of(asking, group.entity_Q[numbers])
-            for block in range(2):
+            relation, numbers = config.relations[group.relation], chosen_Q.nonzero()[:, 0]
+            block_Q = blocks.block_of(relation, group.side.other, group.entity_Q[numbers])
+            for block in (0, 1):
                 if len(own := numbers[block_Q == block]):
-                    log_weight_N = weights.log_weights(asking, block, asked, all_rows)
-                    yield group, own, {"takes_sample": takes_sample, "log_weight_N": log_weight_N}
+                    own_rows = blocks.own(relation, group.side, block)
+                    yield group, own, {"takes_sample": takes_sample, "own": own_rows}
 
 
 def _rows_to_compare(config: Config, group: QueryGroup, num_rows: NumRows) -> int:

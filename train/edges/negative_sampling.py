@@ -23,6 +23,7 @@ from graphmill.model.abstract import AbstractNegativeSampler, ChunkedEdges
 from graphmill.model.plug_ins import made
 from graphmill.model.registry import NEGATIVE_SAMPLERS
 from graphmill.vocab import Side
+from train.edges.own_rows import EQUAL, OwnRows
 from train.model.features import Bags
 
 
@@ -36,6 +37,7 @@ class Batch:
     weight_B: Tensor  # weight of the edge times that of its relation
     bags: Mapping[Side, Bags] = field(default_factory=dict)  # lists of features of featurized sides
     popularity: Mapping[Side, Tensor] = field(default_factory=dict)  # [N] running sums of how often to draw
+    own_rows: Mapping[Side, OwnRows] = field(default_factory=dict)
     num_steps: int = 1
 
     def __len__(self) -> int:
@@ -149,7 +151,9 @@ class Sampling:
             positives_CP = chunks(batch.index[side])
             drawn = 0 if side in self.disabled or all_negs else self.num_uniform_negs
             if self.sampler is None or side in self.disabled or all_negs:
-                drawn_CN = _draw(num_rows[side], (num_chunks, drawn), batch.popularity.get(side), generator)
+                own = batch.own_rows.get(side, EQUAL)
+                shape = num_chunks, drawn
+                drawn_CN = _draw(num_rows[side], shape, batch.popularity.get(side), own, generator)
             else:
                 index = {end: chunks(batch.index[end]) for end in Side}
                 rel = None if batch.rel_B is None else chunks(batch.rel_B)
@@ -214,7 +218,7 @@ def _disabled(config: PbgConfig) -> frozenset[Side]:
 
 
 def popularity(index_E: Tensor, num_rows: int, num_outside: int, power: float) -> Tensor:
-    """Compute (1 + count)^power, for rows' counts in `index_E`: float64 [N], on the CPU.
+    """Compute running sums of (1 + count)^power, for rows' counts in `index_E`: float64 [N], on the CPU.
 
     The last rows, of other partitions, have no edges here: each counts as the mean of the others.
     """
@@ -222,14 +226,25 @@ def popularity(index_E: Tensor, num_rows: int, num_outside: int, power: float) -
     odds = (1 + counts.double()).pow_(power)
     if 0 < num_outside < num_rows:
         odds[-num_outside:] = odds[:-num_outside].mean()
-    return odds
+    return odds.cumsum(0)
 
 
 def _draw(
-    num_rows: int, shape: tuple[int, int], popularity_N: Tensor | None, generator: torch.Generator
+    num_rows: int,
+    shape: tuple[int, int],
+    popularity_N: Tensor | None,
+    own: OwnRows,
+    generator: torch.Generator,
 ) -> Tensor:
-    """Draw random rows: uniformly, or in proportion to their part of the running sums."""
-    if popularity_N is None or not num_rows:
+    """Draw random rows: uniformly, or in proportion to their part of the running sums, times their weight."""
+    if not num_rows or (popularity_N is None and own.weight == 1):
         return torch.randint(num_rows, shape, generator=generator)
-    at = torch.rand(shape, generator=generator, dtype=torch.float64) * popularity_N[-1]
-    return torch.searchsorted(popularity_N, at, right=True).clamp_max_(num_rows - 1)
+    bounds = torch.tensor([own.start, own.stop, num_rows])
+    if popularity_N is not None:
+        bounds = torch.cat([popularity_N.new_zeros(1), popularity_N])[bounds]
+    start, stop, total = bounds.tolist()
+    rare = (1 - own.weight) * (stop - start)  # what own rows lack
+    at = torch.rand(shape, generator=generator, dtype=torch.float64) * (total - rare)
+    at += ((at - start) * (1 / own.weight - 1)).clamp_(0, rare)
+    rows = at.long() if popularity_N is None else torch.searchsorted(popularity_N, at, right=True)
+    return rows.clamp_max_(num_rows - 1)

@@ -30,6 +30,7 @@ from torch import Tensor
 from graphmill.config import Config, PbgConfig
 from graphmill.vocab import Side
 from train.edges.negative_sampling import sides_with_negatives
+from train.edges.own_rows import EQUAL, OwnRows
 from train.model import regularizers
 from train.model.optimizer import add_rows
 
@@ -76,7 +77,7 @@ class QueryBatch:
     log_weight_C: Tensor | None = None  # logarithm of the number of rows that each stands for
     mass_C: Tensor | None = None  # zeros, to which a step adds the candidate's share of the softmax
     takes_sample: bool = True  # of candidates, if there is one
-    log_weight_N: Tensor | None = None  # of each row in Z; None: the weight of all is 1 (pair_weights.py)
+    own: OwnRows = EQUAL  # of the queries' own block: they weigh less in Z
     other_query_O: Tensor | None = None  # position of the query of a known answer that is not trained
     other_answer_O: Tensor | None = None  # its row
     other_mask_O: Tensor | None = None  # 1, or 0 where it fills up a batch
@@ -87,12 +88,6 @@ class QueryBatch:
         if self.other_query_O is None or self.other_answer_O is None or self.other_mask_O is None:
             return None
         return self.other_query_O, self.other_answer_O, self.other_mask_O
-
-    def log_weight_of_answers(self) -> Tensor:
-        """Logarithm of the weight of each answer in Z: [A]."""
-        if self.log_weight_N is None:
-            return torch.zeros_like(self.weight_A)
-        return self.log_weight_N[self.answer_A]
 
     def tensors(self) -> dict[str, Tensor]:
         """The tensors by their names."""

@@ -199,14 +199,15 @@ class Blocks:
         return list(self.blocks_of(visit, iteration))
 
     def blocks_of(self, visit: Bucket, iteration: Iteration) -> dict[PartitionKey, int | None]:
-        """The block of each of these partitions; None for what every visit has."""
+        """The block of each of these partitions, the first block first; None for what every visit has."""
         return {
-            (name, partition): block
+            (name, partition): own
             for name in self.types
+            for own in dict.fromkeys((None, *visit))
             for partition, block in enumerate(
                 self._blocks(self.config.entities[name].num_partitions, visit, iteration)
             )
-            if block in (None, *visit)
+            if block == own
         }
 
     def starts(

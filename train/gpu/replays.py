@@ -51,7 +51,13 @@ class Replays:
             self._last_lr_scale = lr_scale
             self._lr_scale.fill_(lr_scale)
         sizes = {name: self._size(name, len(value)) for name, value in batch.tensors().items()}
-        key = (batch.relation, batch.side, *sizes.values(), *self._addresses(batch.relation, tables))
+        key = (
+            batch.relation,
+            batch.side,
+            batch.own,
+            *sizes.values(),
+            *self._addresses(batch.relation, tables),
+        )
         shape = self._shapes.pop(key, None)
         if shape is None:
             figures_4 = batch.weight_A.new_zeros(4, dtype=torch.float64)
@@ -73,7 +79,7 @@ class Replays:
 
     def _size(self, name: str, size: int) -> int:
         """Round up to a power of two; queries to no more than a full batch."""
-        if name.endswith(("_C", "_N")):  # which are as many each time
+        if name.endswith("_C"):  # which are as many each time
             return size
         power = 1 << (size - 1).bit_length() if size else 0
         return min(power, self._batch_size) if name.endswith("_Q") else power

@@ -26,7 +26,7 @@ from train.compiled.compiled_step import CompiledStep
 from train.edges import batches
 from train.edges.batches import TRAINED, EdgeTensors, Role
 from train.edges.one_vs_all import sorts_of
-from train.edges.pair_weights import EQUAL, PairWeights
+from train.edges.own_rows import NO_BLOCKS, BlockRows
 from train.edges.visits import Blocks
 from train.gpu.capture import capture_on
 from train.gpu.fused_pass import FusedPass, grouped
@@ -140,8 +140,8 @@ class BucketTrainer:
         generator = seeds.generator(self.config.seed, "bucket", *place)
         sorts = sorts_of(self.config)
         num_rows = {side: [(len(own[side]), own[side].num_outside) for own in sides] for side in Side}
-        weights = self._pair_weights(bucket, iteration)
-        cut = batches.cut_for_training(self.config, edges, generator, num_rows, known, weights)
+        blocks = self._block_rows(bucket, iteration)
+        cut = batches.cut_for_training(self.config, edges, generator, num_rows, known, blocks)
         totals = _Totals(check, CHECK_BATCHES * self.config.batch_size, self.context.device)
 
         def tasks() -> Iterator[Task]:
@@ -165,13 +165,12 @@ class BucketTrainer:
         check(len(edges), totals.sums)
         return totals.sums
 
-    def _pair_weights(self, bucket: Bucket, iteration: Iteration) -> PairWeights:
+    def _block_rows(self, bucket: Bucket, iteration: Iteration) -> BlockRows:
         if self.blocks is None:
-            return EQUAL
+            return NO_BLOCKS
         context = self.reader.context  # whose partitions are not joined
         outside = outside_share(context.config, self.blocks.num)
-        place = self.blocks, bucket, iteration
-        return PairWeights.of(*place, context.num_rows, outside, context.device)
+        return BlockRows.of(self.blocks, bucket, iteration, context.num_rows, outside)
 
     def _remove(
         self, removed: EdgeTensors, bucket: Bucket, iteration: Iteration, sides: Sequence[SideTables]

@@ -14,6 +14,7 @@ of every tensor follows from the shapes of the batch: a GPU can replay a capture
 Shapes: Q queries, A answers, N rows of the table of answers or K rows of a sample, C candidates, D dimension.
 """
 
+import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -163,7 +164,8 @@ class QueryStep(Step[QueryBatch]):
         candidate_CD, answer_AD = candidate_ND[:num], candidate_ND[num:]
         dtype = self._operands(query_QD)
         left_QD, right_CD = query_QD.to(dtype), candidate_CD.to(dtype)
-        score_QC = torch.addmm(batch.log_weight_C.to(dtype), left_QD, right_CD.T)
+        log_weight_C = batch.own.weighted(batch.log_weight_C, batch.candidate_C)
+        score_QC = torch.addmm(log_weight_C.to(dtype), left_QD, right_CD.T)
         _mask_candidates(score_QC, batch.candidate_C, batch.query_A, batch.answer_A, batch.weight_A != 0)
         if batch.others is not None:
             _mask_candidates(score_QC, batch.candidate_C, *batch.others)
@@ -171,7 +173,7 @@ class QueryStep(Step[QueryBatch]):
         asking_AD = query_QD.index_select(0, batch.query_A)
         own_A = (asking_AD * answer_AD).sum(1)
         best_Q, total_Q = best_Q.to(own_A), total_Q.to(own_A)
-        weighted_A = own_A + batch.log_weight_of_answers().to(own_A)
+        weighted_A = batch.own.weighted(own_A, batch.answer_A)
         all_Q, odds_A = _with_answers(total_Q, weighted_A, batch)
         loss = ((all_Q[batch.query_A] - own_A) * batch.weight_A).sum()
         is_answer_A = batch.weight_A != 0
@@ -192,9 +194,7 @@ class QueryStep(Step[QueryBatch]):
         half = self.model.takes_half(query_QD.device)
         score_QN = self.model.matrix_scores(*leaves, batch.side, half=half)
         seen_QN = score_QN.detach()
-        if (
-            batch.others is not None or batch.log_weight_N is not None
-        ):  # autograd needs the scores as they are
+        if batch.others is not None or batch.own.weight != 1:  # autograd needs the scores as they are
             seen_QN = seen_QN.clone()
         loss, violators, odds_QN = _cross_entropy(seen_QN, batch)
         gradient_QN = odds_QN * batch.weight_Q.unsqueeze(1)
@@ -290,8 +290,8 @@ def _softmax(score_QN: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _cross_entropy(score_QN: Tensor, batch: QueryBatch) -> tuple[Tensor, Tensor, Tensor]:
     """Return the loss, the number of answers below another entity, and softmax [Q, N], maybe in `scores`."""
     own_A = weighted_A = score_QN[batch.query_A, batch.answer_A]
-    if batch.log_weight_N is not None:
-        score_QN += batch.log_weight_N.to(score_QN)
+    if batch.own.weight != 1:
+        score_QN[:, batch.own.start : batch.own.stop] += math.log(batch.own.weight)
         weighted_A = score_QN[batch.query_A, batch.answer_A]
     if batch.others is not None:
         query_O, answer_O, mask_O = batch.others

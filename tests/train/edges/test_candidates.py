@@ -171,12 +171,12 @@ def test_negatives_are_drawn_as_often_as_edges_ask(power):
         torch.testing.assert_close(share, (expected / expected.sum()).float(), atol=0.01, rtol=0.05)
 
 
-def test_popularity():
+def test_running_sums_of_popularity():
     """They start above zero, and outside rows are as popular as the mean."""
-    assert popularity(torch.tensor([0, 0, 2]), 3, 0, 1.0).tolist() == [3, 1, 2]
-    assert popularity(torch.tensor([], dtype=torch.int64), 2, 0, 0.5).tolist() == [1, 1]
-    assert popularity(torch.tensor([0, 0, 1]), 4, 2, 1.0).tolist() == [3, 2, 2.5, 2.5]
-    assert popularity(torch.tensor([], dtype=torch.int64), 2, 2, 1.0).tolist() == [1, 1]  # no others
+    assert popularity(torch.tensor([0, 0, 2]), 3, 0, 1.0).tolist() == [3, 4, 6]
+    assert popularity(torch.tensor([], dtype=torch.int64), 2, 0, 0.5).tolist() == [1, 2]
+    assert popularity(torch.tensor([0, 0, 1]), 4, 2, 1.0).tolist() == [3, 5, 7.5, 10]
+    assert popularity(torch.tensor([], dtype=torch.int64), 2, 2, 1.0).tolist() == [1, 2]  # no others
 
 
 class TestLearningRate:

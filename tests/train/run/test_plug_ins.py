@@ -76,7 +76,7 @@ def test_a_run_with_plug_ins_ends_as_one_with_built_ins(tmp_path):
             comparator=f"{my}cos",
             loss_fn=f"{my}ranking",
             regularizer=f"{my}N3",
-            train=PLAIN | own,
+            train=PLAIN | own | {"memory_partitions": 16},  # one block: a plug-in draws all rows alike
             **common,
         )
         for name, my, own in (

@@ -1,5 +1,6 @@
 """QueryBatch: the same as their edges one by one, among all entities."""
 
+import math
 import sys
 from collections import defaultdict
 from dataclasses import replace
@@ -27,6 +28,7 @@ from train.compiled.compiled_queries import CompiledQueryStep
 from train.edges import batches
 from train.edges.batches import EdgeTensors
 from train.edges.one_vs_all import QueryBatch
+from train.edges.own_rows import OwnRows
 from train.step import queries as query_module
 from train.step.queries import QueryStep
 
@@ -76,8 +78,7 @@ def queries_of(scene, known=None, seed=1):
     rows = {side: [(len(table), 0)] * num for side, table in scene.side_tables.items()}
     found = list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, rows, known))
     if scene.is_weighted:
-        weights = {side: torch.arange(num, dtype=torch.float64) / -3 for side, ((num, _), *_) in rows.items()}
-        return [replace(each, log_weight_N=weights[each.side]) for each in found]
+        return [replace(each, own=OwnRows(1, 4, 0.3)) for each in found]
     return found
 
 
@@ -276,8 +277,6 @@ def with_candidates(scene, known=None, drawn=None, log_weights=None):
     for each in queries_of(scene, known):
         rows_C = torch.tensor(drawn or list(range(len(scene.side_tables[each.side]))))
         weight_C = torch.tensor(log_weights or [0.0] * len(rows_C), dtype=torch.float64)
-        if each.log_weight_N is not None:
-            weight_C += each.log_weight_N[rows_C]
         mass_C = torch.zeros_like(weight_C)
         found.append(replace(each, candidate_C=rows_C, log_weight_C=weight_C, mass_C=mass_C))
     return found
@@ -343,13 +342,15 @@ def sampled_loss(scene, queries, tables, known):
         others = [
             (place, row) for place, row in enumerate(queries.candidate_C.tolist()) if row not in left_out
         ]
-        weighted = [scores[row] + queries.log_weight_C[place] for place, row in others]
-        own_N = scores if queries.log_weight_N is None else scores + queries.log_weight_N
-        z = torch.stack([*(own_N[row] for row in sorted(set(answers))), *weighted]).logsumexp(0)
+        own, log_own_N = queries.own, torch.zeros_like(scores)
+        log_own_N[own.start : own.stop] = math.log(own.weight)
+        scores_N = scores + log_own_N
+        weighted = [scores_N[row] + queries.log_weight_C[place] for place, row in others]
+        z = torch.stack([*(scores_N[row] for row in sorted(set(answers))), *weighted]).logsumexp(0)
         weights = queries.weight_A[places]
         total = total + ((z - scores[answers]) * weights).sum()
         for place, row in others:
-            mass[place] += float((scores[row] - z).detach().exp() * weights.sum())
+            mass[place] += float((scores_N[row] - z).detach().exp() * weights.sum())
     return total, mass
 
 
