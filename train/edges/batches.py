@@ -228,9 +228,9 @@ def cut_for_training(
 ) -> Iterator[Batch | QueryBatch]:
     """Cut edges in random order into batches of at most batch_size; into batches of queries where possible.
 
-    `num_rows` lists, for each of config.relations, the rows of its table, and how many of them are outside;
-    None: edges alone, with uniform negatives. `known` are edges that are not trained, and whose ends are no
-    wrong answers to queries of the others. A batch has edges of one pair of `blocks`.
+    `num_rows` lists, for each of config.relations, the rows of its table; None: edges alone, with uniform
+    negatives. `known` are edges that are not trained, and whose ends are no wrong answers to queries of the
+    others. A batch has edges of one pair of `blocks`.
     """
     power = config.train.negative_power
     if power and config.num_uniform_negs and num_rows is not None:
@@ -320,6 +320,6 @@ def _popularity(
         for name in dict.fromkeys(types):
             own_E = torch.tensor([other == name for other in types], device=edges.rel.device)[relation_E]
             bags = edges.bags.get((side, name))
-            num = num_rows[side][types.index(name)] if bags is None else (len(bags), 0)
-            sums[side, name] = popularity(getattr(edges, side)[own_E], *num, power)
+            num = num_rows[side][types.index(name)] if bags is None else len(bags)
+            sums[side, name] = popularity(getattr(edges, side)[own_E], num, power)
     return sums

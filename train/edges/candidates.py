@@ -41,7 +41,7 @@ def has_sample(num_candidates: int | None, num_rows: int) -> bool:
     return num_candidates is not None and num_rows >= 2 * num_candidates
 
 
-NumRows = Mapping[Side, Sequence[tuple[int, int]]]  # of each relation's table, and how many are outside
+NumRows = Mapping[Side, Sequence[int]]  # of each relation's table
 
 
 @dataclass(eq=False)
@@ -132,7 +132,7 @@ def by_sample(
 
 def _rows_to_compare(config: Config, group: QueryGroup, num_rows: NumRows) -> int:
     """Count the rows of a group's table; 0 if it has no sample, or is too large for exact queries."""
-    rows, _ = num_rows[group.side][group.relation]
+    rows = num_rows[group.side][group.relation]
     dimension = config.entity_dimension(config.relations[group.relation].entity_type(group.side))
     return rows if has_sample(config.train.candidates, rows) and rows * dimension <= MOST_ELEMENTS else 0
 

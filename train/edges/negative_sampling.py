@@ -217,16 +217,10 @@ def _disabled(config: PbgConfig) -> frozenset[Side]:
     return frozenset(Side) - set(sides_with_negatives(config))
 
 
-def popularity(index_E: Tensor, num_rows: int, num_outside: int, power: float) -> Tensor:
-    """Compute running sums of (1 + count)^power, for rows' counts in `index_E`: float64 [N], on the CPU.
-
-    The last rows, of other partitions, have no edges here: each counts as the mean of the others.
-    """
+def popularity(index_E: Tensor, num_rows: int, power: float) -> Tensor:
+    """Compute running sums of (1 + count)^power, for rows' counts in `index_E`: float64 [N], on the CPU."""
     counts = torch.bincount(index_E.cpu(), minlength=num_rows)
-    odds = (1 + counts.double()).pow_(power)
-    if 0 < num_outside < num_rows:
-        odds[-num_outside:] = odds[:-num_outside].mean()
-    return odds.cumsum(0)
+    return (1 + counts.double()).pow_(power).cumsum(0)
 
 
 def _draw(

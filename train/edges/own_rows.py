@@ -4,10 +4,9 @@ Rows of two blocks meet in one visit of a pass, and all edges among them are the
 all its B - 1 visits, and each of these has a part of the edges among them. If all wrong answers counted
 alike, rows of one block would be wrong answers to each other B - 1 times as often as to other rows, and right
 ones no more often: their scores would be too low by log(B - 1). So a wrong answer from a query's own block
-counts 1 / (B - 1) times. Outside rows (train/tables/outside_rows.py) meet queries in addition to the visits
-of their blocks: then pairs of different blocks meet more often, and those of one block count as much more.
+counts 1 / (B - 1) times.
 
-A visit's table of a type has the rows of the first block, then those of the second, then outside rows.
+A visit's table of a type has the rows of the first block, then those of the second.
 Shapes: E edges, K rows.
 """
 
@@ -55,12 +54,7 @@ class BlockRows:
 
     @classmethod
     def of(
-        cls,
-        blocks: Blocks,
-        visit: Bucket,
-        iteration: Iteration,
-        num_rows: Mapping[str, Sequence[int]],
-        outside_share: float,
+        cls, blocks: Blocks, visit: Bucket, iteration: Iteration, num_rows: Mapping[str, Sequence[int]]
     ) -> Self:
         """Find the rows of a visit; `num_rows` lists the rows of all partitions of each type."""
         if blocks.num == 1:
@@ -70,7 +64,7 @@ class BlockRows:
             if block is not None:
                 sizes.setdefault(name, [0, 0])[visit.index(block)] += num_rows[name][partition]
         stops = {name: (first, first + second) for name, (first, second) in sizes.items()}
-        return cls(min(1.0, (1 + 2 * outside_share) / (blocks.num - 1)), stops)
+        return cls(1 / (blocks.num - 1), stops)
 
     def own(self, relation: RelationConfig, side: Side, block: int) -> OwnRows:
         """The own rows on `side` of queries whose entity is in the first block, 0, or the second, 1."""

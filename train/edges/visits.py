@@ -14,9 +14,10 @@ slot; then the kept partitions never come again.
 
 Quality falls with the number of partitions, so training has as few as memory allows. It groups the partitions
 of files to blocks, and visits every pair of blocks. In a visit the rows of both are one table, and the edges
-among them are one bucket. Rows of one block meet in more visits than others (train/edges/own_rows.py). Few blocks have two passes over all pairs, with half of every bucket's edges each:
-few long visits cost quality too. Every pass groups the partitions in another way. Queries of all_negs have
-one pass: a query costs as much in a visit, however few of its edges are there.
+among them are one bucket. Rows of one block meet in more visits than others (train/edges/own_rows.py). Few
+blocks have two passes over all pairs, with half of every bucket's edges each: few long visits cost quality
+too. Every pass groups the partitions in another way. Queries of all_negs have one pass: a query costs as much
+in a visit, however few of its edges are there.
 
     8 partitions, 4 blocks     in some pass block 0 has partitions 5 and 2, block 1 has 0 and 7, ...
                                visit (0, 1) has half of the edges between the blocks; the three visits of a

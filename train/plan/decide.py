@@ -16,7 +16,6 @@ from train.edges.visits import Blocks
 from train.gpu import fused_pass
 from train.plan.plan import Placement, Plan, Sort, StepName
 from train.tables import memory
-from train.tables.outside_rows import outside_share
 from train.tables.run_context import RunContext
 
 # Of queries. On WordNet (106,000 edges) two and four at once cost nothing, eight .006 MRR, sixteen .009.
@@ -235,9 +234,7 @@ def blocks_of_workers(context: RunContext, workers: int, worker_bytes: int) -> i
     if is_cuda or settings.resident == "never" or settings.memory_partitions is not None:
         return max(least, blocks_for(config, settings.memory_partitions or 2))
     room = memory.WORKER_SHARE * worker_bytes
-    fitting = (
-        num for num in range(least, most) if memory.blocks_bytes(context, num, 0.0, prefetch=True) <= room
-    )
+    fitting = (num for num in range(least, most) if memory.blocks_bytes(context, num, prefetch=True) <= room)
     return next(fitting, most)
 
 
@@ -278,8 +275,7 @@ def rows_in(context: RunContext, worker_bytes: int, reasons: list[str]) -> Plann
         if rows.blocks == 1:
             needed = memory.whole_bytes(context, writes_beside=rows.writes_beside)
         else:
-            outside = outside_share(context.config, rows.blocks)
-            needed = memory.blocks_bytes(context, rows.blocks, outside, prefetch=prefetch)
+            needed = memory.blocks_bytes(context, rows.blocks, prefetch=prefetch)
         if needed <= memory.WORKER_SHARE * worker_bytes:
             break
     else:

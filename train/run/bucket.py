@@ -40,7 +40,6 @@ from train.step.delta import removing_step
 from train.step.plain import PlainStep
 from train.step.queries import QueryStep
 from train.step.step import SideTables, Step, StepFigures, Tables
-from train.tables.outside_rows import outside_share
 from train.tables.run_context import RunContext
 
 CHECK_BATCHES = 50  # between two checks that the loss is finite
@@ -139,7 +138,7 @@ class BucketTrainer:
         place, at_once = (*iteration.place, *bucket), self.plan.batches_at_once
         generator = seeds.generator(self.config.seed, "bucket", *place)
         sorts = sorts_of(self.config)
-        num_rows = {side: [(len(own[side]), own[side].num_outside) for own in sides] for side in Side}
+        num_rows = {side: [len(own[side]) for own in sides] for side in Side}
         blocks = self._block_rows(bucket, iteration)
         cut = batches.cut_for_training(self.config, edges, generator, num_rows, known, blocks)
         totals = _Totals(check, CHECK_BATCHES * self.config.batch_size, self.context.device)
@@ -168,9 +167,8 @@ class BucketTrainer:
     def _block_rows(self, bucket: Bucket, iteration: Iteration) -> BlockRows:
         if self.blocks is None:
             return NO_BLOCKS
-        context = self.reader.context  # whose partitions are not joined
-        outside = outside_share(context.config, self.blocks.num)
-        return BlockRows.of(self.blocks, bucket, iteration, context.num_rows, outside)
+        num_rows = self.reader.context.num_rows  # of partitions that are not joined
+        return BlockRows.of(self.blocks, bucket, iteration, num_rows)
 
     def _remove(
         self, removed: EdgeTensors, bucket: Bucket, iteration: Iteration, sides: Sequence[SideTables]

@@ -33,7 +33,6 @@ class Table:
 
     embeddings_ND: Tensor
     sums: Tensor  # of squared gradients: [N] with row-wise Adagrad, [N, D] with element-wise
-    num_outside: int = 0  # the last rows, of other partitions (train/tables/outside_rows.py)
 
     def __len__(self) -> int:
         return len(self.embeddings_ND)
@@ -90,10 +89,10 @@ class Step(ABC, Generic[AnyBatch]):
         """Forget earlier buckets, so that a run that stops and resumes draws the same."""
 
 
-def joined(tables: MutableMapping[Key, Table], keys: Sequence[Key], num_more: int = 0) -> Table:
-    """Join tables, and make `tables` its parts, one by one to save memory; `num_more` rows are behind."""
+def joined(tables: MutableMapping[Key, Table], keys: Sequence[Key]) -> Table:
+    """Join tables, and make `tables` its parts, one by one to save memory."""
     first, stop = tables[keys[0]], 0
-    table = first.like(sum(len(tables[key]) for key in keys) + num_more, first.embeddings_ND.device)
+    table = first.like(sum(len(tables[key]) for key in keys), first.embeddings_ND.device)
     for key in keys:
         own = slice(stop, stop := stop + len(tables[key]))
         table.fill(own, tables[key])

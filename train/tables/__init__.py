@@ -1,4 +1,4 @@
-"""Holders of the rows of embeddings: partition swapping and prefetch, device buffer, outside rows,
+"""Holders of the rows of embeddings: partition swapping and prefetch, device buffer,
 writing beside the steps, warm start (`init_path`), rows of `init_embeddings` (`given_*`), new ids of a
 delta (`folded_*`).
 """

@@ -102,21 +102,17 @@ def whole_bytes(context: RunContext, *, writes_beside: bool) -> int:
     return resident_bytes(context) + (rows_bytes(context) if writes_beside else largest)
 
 
-def blocks_bytes(context: RunContext, num_blocks: int, outside: float, *, prefetch: bool) -> int:
-    """Memory of a run on blocks of partitions: of each type, the two blocks of a visit, and outside rows.
-
-    `outside` is their share of a visit's own rows.
+def blocks_bytes(context: RunContext, num_blocks: int, *, prefetch: bool) -> int:
+    """Memory of a run on blocks of partitions: of each type, the two blocks of a visit.
 
     With `prefetch` as much again for the table of the visit before, until its partitions are written; and as
     much again for partitions that come. Without it, one block is there twice while the next table is made.
-    Outside rows are in the tables, in the sample, and in that of the next iteration.
     """
     config, schedule = context.config, context.schedule
     joined = max(_of_blocks(config, num_blocks).values())
     edges = (2 * joined) ** 2 * max(schedule.num_edges.values()) // (2 * schedule.num_edge_chunks)
     steps = step_bytes(config) + queries_bytes(context)
-    num_in_memory = 6 + 8 * outside if prefetch else 3 + 6 * outside
-    rows = int(num_in_memory * block_bytes(context, num_blocks)) + shared_bytes(context)
+    rows = (6 if prefetch else 3) * block_bytes(context, num_blocks) + shared_bytes(context)
     return rows + (2 if prefetch else 1) * edges_bytes(config, edges) + steps
 
 

@@ -22,7 +22,6 @@ from train.edges.visits import Blocks, Uses
 from train.step.step import Table, Tables, joined
 from train.tables import memory
 from train.tables.background import Background
-from train.tables.outside_rows import OutsideRows, outside_share
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import CPU, RunContext
 
@@ -183,19 +182,6 @@ class BlockStore(PartitionStore):
     def __init__(self, context: RunContext, blocks: Blocks, background: Background) -> None:
         super().__init__(context, background)
         self.blocks = blocks
-        types = {name: context.num_rows[name] for name in blocks.types}
-        share = outside_share(self.config, blocks.num) * 2 / max(1, blocks.num - 2)
-        self._outside = OutsideRows(self.config.seed, types, share)
-
-    @property
-    def is_in_memory(self) -> bool:
-        """Never: each iteration begins with outside rows from files."""
-        return False
-
-    def begin(self, order: Sequence[Bucket], iteration: Iteration) -> None:
-        """Note the order of an iteration's visits, and read the outside rows that it begins with."""
-        super().begin(order, iteration)
-        self._outside.begin(self.version, lambda key: self.files.load(key, self.version))
 
     def needed(self, bucket: Bucket) -> set[PartitionKey]:
         """Keys of the partitions that a visit needs."""
@@ -204,25 +190,20 @@ class BlockStore(PartitionStore):
     def enter(self, bucket: Bucket, then: Bucket | None) -> Tables:
         """The table of each type, under its partition 0; reading of what `then` needs has begun."""
         self._settle(wait=True)  # what is being written keeps a whole table in memory
-        self._outside.take_back()
         return super().enter(bucket, then)
-
-    def write_all(self, background: Background) -> list[Future[None]]:
-        """Write the partitions in memory, and copy those that the iteration never needed."""
-        self._outside.take_back()
-        for key in sorted(self._tables):
-            self._outside.take(key, self._tables[key], self.next_version)
-        return super().write_all(background)
 
     def _given(self, bucket: Bucket) -> Tables:
         """Join the partitions of each type; what the next visit needs is not in memory yet."""
         keys = self.blocks.keys_of(bucket, self.iteration)
-        for key in keys:
-            self._outside.put_back(key, self._tables[key])
         for key in self._tables.keys() - set(keys):  # waits for another visit: the last table must not
             self._tables[key] = self._tables[key].copied()
         own = {name: [key for key in keys if key[0] == name] for name in self.blocks.types}
-        return {(name, 0): self._joined(partitions) for name, partitions in own.items()}
+        return {
+            (name, 0): self._tables[parts[0]]
+            if is_shared(self.config, parts[0])
+            else joined(self._tables, parts)
+            for name, parts in own.items()
+        }
 
     def _make_room(self) -> None:
         """Free the table of the last visit: partitions that stay are copied from it."""
@@ -230,21 +211,6 @@ class BlockStore(PartitionStore):
             if not is_shared(self.config, key):
                 self._tables[key] = table.copied()
         super()._make_room()
-
-    def _let_go(self, key: PartitionKey) -> None:
-        position = self.uses.position
-        if not self.uses.is_left(key):
-            self._outside.take(key, self._tables[key], self.next_version)
-        elif self.uses.next_of(key)[0] > position + 1:  # what is needed next leaves only without prefetch
-            self._outside.take(key, self._tables[key], self.version, position)
-        super()._let_go(key)
-
-    def _joined(self, keys: Sequence[PartitionKey]) -> Table:
-        """Make one table of the partitions of a type, and copy outside rows behind them."""
-        name = keys[0][0]
-        if is_shared(self.config, keys[0]):
-            return self._tables[keys[0]]
-        return self._outside.lend(name, joined(self._tables, keys, self._outside.num_rows(name)))
 
 
 class ResidentStore(Store):

@@ -20,7 +20,6 @@ _UNUSED: dict[str, Any] = {
     "negative_sampler": None,
     "relation_prediction": 0.0,
     "ensemble": 1,
-    "outside_rows": 0.25,
     "candidates": None,
     "first_negatives": 1.0,
     "popularity": False,
@@ -113,13 +112,6 @@ class TrainConfig(Section):
         description="Partitions per type in memory, besides those being read and written. Half of them are "
         "joined to one partition each: fewer partitions are read less often, and learn better. null: as "
         "many as half of the worker's memory holds; with resident: never those of a bucket.",
-    )
-    outside_rows: Tunable[float] = Field(
-        0.25,
-        ge=0,
-        description="Rows of other partitions that are in memory beside a bucket, as further negatives, as a "
-        "share of its own. One worker trains them, from files, where it holds less than two fifths of all "
-        "rows.",
     )
     commit_interval_s: Neutral[float] = Field(
         30.0,

@@ -198,7 +198,7 @@ def asking(candidates):
 
 
 def cut(config, edges, num_rows):
-    rows = {side: [(num_rows, 0)] for side in Side}
+    rows = {side: [num_rows] for side in Side}
     return list(batches.cut_for_training(config, edges, torch.Generator().manual_seed(0), rows))
 
 

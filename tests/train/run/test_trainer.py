@@ -237,26 +237,22 @@ def test_what_cannot_be_trained_is_refused(tmp_path, rng, damage, settings, erro
 
 
 @pytest.mark.slow
-def test_two_partitions_are_in_memory_and_some_rows_of_the_others(tmp_path, rng):
+def test_two_partitions_are_in_memory(tmp_path, rng):
     parts = {name: {"num_partitions": 6} for name in ("user", "item")} | {"city": {"num_partitions": 1}}
-    train = {"prefetch": False, "outside_rows": 0.25}
-    config = mixed(tmp_path, num_epochs=1, entities=parts, train=train)
+    config = mixed(tmp_path, num_epochs=1, entities=parts, train={"prefetch": False})
     write_mixed(config, rng)
     trainer = Trainer(config)
     held, train = [], trainer.bucket.train
 
     def watched(bucket, iteration, edges, tables, *arguments):
-        held.append((bucket, {key: (len(table), table.num_outside) for key, table in tables.items()}))
+        held.append((bucket, {key: len(table) for key, table in tables.items()}))
         return train(bucket, iteration, edges, tables, *arguments)
 
     trainer.bucket.train = watched
     trainer.run()
     assert {visit for visit, _ in held} == set(permutations(range(6), 2))
     tables = held[0][1]
-    assert {key: outside for key, (_, outside) in tables.items()} == {
-        ("user", 0): 4, ("item", 0): 4, ("city", 0): 0,
-    }  # fmt: skip
-    assert 2 * 5 <= tables["item", 0][0] - 4 <= tables["user", 0][0] - 4 <= 2 * 7
+    assert 2 * 5 <= tables["item", 0] <= tables["user", 0] <= 2 * 7
 
 
 @pytest.mark.gpu
@@ -341,7 +337,7 @@ def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
     """Two and eight of twelve partitions: pairs of few blocks are visited twice."""
     triples, reads = random_triples(rng, 80, 1, 80, 300), []
     for held, visits in ((2, 12 * 11 // 2), (8, 3 * 2)):
-        train = {"memory_partitions": held, "outside_rows": 0}
+        train = {"memory_partitions": held}
         config = make_config(tmp_path / str(held), num_partitions=12, num_epochs=1, train=train)
         write_graph(config, {"node": 80}, triples)
         (epoch,) = job.train(config)["epochs"]

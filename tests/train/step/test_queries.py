@@ -75,7 +75,7 @@ def known_of(scene):
 
 def queries_of(scene, known=None, seed=1):
     generator, num = torch.Generator().manual_seed(seed), len(scene.config.relations)
-    rows = {side: [(len(table), 0)] * num for side, table in scene.side_tables.items()}
+    rows = {side: [len(table)] * num for side, table in scene.side_tables.items()}
     found = list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, rows, known))
     if scene.is_weighted:
         return [replace(each, own=OwnRows(1, 4, 0.3)) for each in found]

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 import torch
 from distributed import system
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from graphmill.cluster import runtime
 from graphmill.vocab import Side
@@ -29,11 +27,7 @@ from train import job
 from train.edges.visits import Blocks
 from train.plan.decide import decide
 from train.run.reading import BlockReader
-from train.step.step import Table
-from train.tables.background import Background
-from train.tables.outside_rows import OutsideRows
-from train.tables.partition_store import BlockStore
-from train.tables.run_context import CPU, RunContext
+from train.tables.run_context import RunContext
 
 TYPES = {"user": {"num_partitions": 8}, "item": {"num_partitions": 6}, "city": {"num_partitions": 1}}
 TYPES["street"] = {"num_partitions": 6}  # of no relation
@@ -131,24 +125,11 @@ def test_scores_within_a_block_are_as_high_as_others(tmp_path, negatives, num_wo
 
 
 @pytest.mark.slow
-def test_few_blocks_take_no_outside_rows(tmp_path):
-    """Two of three blocks in memory: a run with a sample of the other rows is one without."""
-    tables = []
-    for share in (0.0, 0.5):
-        train = {"memory_partitions": 4, "outside_rows": share}
-        config = graph(tmp_path / str(share), num_epochs=1, train=train)
-        assert decide(RunContext(config)).blocks == 3
-        job.train(config)
-        tables.append(rows_of(config))
-    assert torch.equal(*tables)
-
-
-@pytest.mark.slow
 def test_blocks_are_written_as_the_partitions_that_were_read(tmp_path):
-    """Without a learning rate a row is the same wherever it goes: in blocks, in samples, in files."""
+    """Without a learning rate a row is the same wherever it goes: in blocks, in files."""
     rows = []
     for held, epochs in ((0, 1), (2, 2), (4, 1)):
-        train = {"memory_partitions": held, "outside_rows": 0.5} if held else {}
+        train = {"memory_partitions": held} if held else {}
         own = {"lr": 1e-30, "relation_lr": 0.1}
         config = graph(tmp_path / str(held), num_epochs=epochs, train=train, **own)
         job.train(config)
@@ -159,8 +140,8 @@ def test_blocks_are_written_as_the_partitions_that_were_read(tmp_path):
 
 @pytest.mark.slow
 def test_a_stopped_run_ends_with_the_same_bytes(tmp_path):
-    """The sample of rows is read from files, or kept from the iteration before: it is the same."""
-    own = {"outside_rows": 0.5, "memory_partitions": 2}
+    """Partitions are read from files, or kept from the iteration before."""
+    own = {"memory_partitions": 2}
     once = graph(tmp_path / "once", bucket_order="inside_out", train=own | {"prefetch": False})
     assert decide(RunContext(once)).blocks == 6  # of types with other numbers of partitions
     first, second = job.train(once)["epochs"]
@@ -171,62 +152,6 @@ def test_a_stopped_run_ends_with_the_same_bytes(tmp_path):
         again = changed(once, checkpoint_path=str(tmp_path / "again"), num_epochs=epochs)
         job.train(with_train(again, prefetch=True))
     assert not differing(saved(once), saved(again))
-
-
-@given(
-    counts=st.lists(st.integers(0, 9), min_size=3, max_size=6),
-    share=st.floats(0, 2),
-    seed=st.integers(0, 9),
-    data=st.data(),
-)
-@settings(max_examples=60)
-def test_what_steps_make_of_the_sample_comes_back_to_its_rows(counts, share, seed, data):
-    """Blocks come and go in any order, as in the store, and steps add one to every outside row."""
-    outside = OutsideRows(seed, {"node": counts}, share)
-    keys = [("node", block) for block in range(len(counts))]
-    files = {key: Table(torch.zeros(counts[key[1]], 2), torch.zeros(counts[key[1]])) for key in keys}
-    outside.begin(0, files.__getitem__)
-    moved, before = 0.0, set()
-    for visit in range(data.draw(st.integers(1, 6))):
-        held = data.draw(st.sets(st.sampled_from(keys), min_size=2, max_size=2))
-        for key in before - held:
-            outside.take(key, files[key], 0, visit)
-        for key in held:
-            outside.put_back(key, files[key])
-        num_own = sum(len(files[key]) for key in held)
-        table = outside.lend("node", files[keys[0]].like(num_own + outside.num_rows("node"), CPU))
-        assert len(table) - table.num_outside == num_own
-        rows = table.embeddings_ND[num_own:]
-        rows += 1
-        moved += rows.numel()
-        outside.take_back()
-        before = held
-    for key, table in files.items():
-        outside.put_back(key, table)
-    assert sum(float(table.embeddings_ND.sum()) for table in files.values()) == moved
-
-
-@pytest.mark.slow
-def test_partitions_that_leave_are_in_the_sample(tmp_path):
-    """They stay as long as other visits need them; the last of 30 visits have few outside rows."""
-    context = RunContext(graph(tmp_path, train={"outside_rows": 0.5, "memory_partitions": 2}))
-    blocks, iteration = Blocks(context.config, context.schedule, 6), context.schedule.iteration(0)
-    order, background = blocks.order(iteration), Background()
-    store = BlockStore(context, blocks, background)
-    store.begin(order, iteration)
-    found = [store.enter(visit, None)["user", 0].num_outside for visit in order]
-    background.close()
-    assert min(found[:20]) > 0
-
-
-def test_each_visit_takes_other_rows():
-    outside, key = OutsideRows(0, {"node": [50, 0]}, 0.5), ("node", 0)
-    table, drawn = Table(torch.arange(50.0)[:, None], torch.zeros(50)), []
-    for visit in (1, 2):
-        outside.take(key, table, 0, visit)
-        drawn.append(outside.lend("node", table.like(25, CPU)).embeddings_ND.flatten().tolist())
-        outside.put_back(key, table)
-    assert drawn[0] != drawn[1]
 
 
 NUM_ROWS, DIMENSION = 900_000, 80  # partitions large enough for memory of their own (mmap)
@@ -268,7 +193,7 @@ def test_training_takes_the_memory_that_is_planned(tmp_path, limit_mib, train, e
         batch_size=200,
         bucket_order="affinity",
         num_epochs=1 if expected["blocks"] > 1 else 2,  # blocks come from files in the first one too
-        train={"resident": "auto", "outside_rows": 0.1, **train},
+        train={"resident": "auto", **train},
     )
     lhs, rhs = np.random.default_rng(1).integers(NUM_ROWS, size=(2, 4000))
     write_graph(config, {"node": NUM_ROWS}, np.stack([lhs, 0 * lhs, rhs], 1))
