@@ -86,10 +86,10 @@ def test_no_string_names_code_of_ours() -> None:
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
     "etl": 10_181,
-    "train": 14_231,
+    "train": 14_076,
     "remap": 1_746,
     "graphmill/ask": 10_437,
-    "graphmill": 39_729,
+    "graphmill": 39_721,
     "bench": 2_996,
 }
 
