@@ -12,7 +12,8 @@ With `train.candidates`, Z(q) is estimated by the answers of q and by entities t
 and stand for all others, but for the queries that need no estimate (train/edges/candidates.py).
 
 A delta trains some edges (train/step/delta.py). The other answers of their queries, which it does not train
-now, are no wrong answers: Z(q) leaves them out.
+now, are no wrong answers: Z(q) leaves them out. In a visit of two blocks of partitions, entities of the block
+of q count less in Z(q) (train/edges/own_rows.py).
 
 Shapes: E edges, Q queries, A answers and O other known answers, in the order of their queries, C drawn
 candidates.
