@@ -4,11 +4,17 @@ Full, unfiltered ranking with pessimistic ties is what PBG's evaluator does with
 partition; only such figures can be equal.
 """
 
+import gzip
+import io
+import json
+import re
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from distributed import Client
@@ -18,9 +24,18 @@ from graphmill import config as configuration
 from graphmill.ask.evaluate import evaluate
 from graphmill.checkpoints import pbg
 from graphmill.config import Config
-from tests.interop.pbg import Pbg
+from graphmill.errors import ConfigError
+from graphmill.formats import edge_buckets
+from graphmill.vocab import Bucket
+from remap import job as remap_job
+from tests import DATA
+from tests.commands import Command
+from tests.etl.graphs import files_under
+from tests.interop.pbg import Pbg, examples, known_to, told
 from tests.train.graphs import USUAL
 from train import job as train_job
+from train import pbg_api
+from train.step.held_out import RandomPairs
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -242,3 +257,242 @@ def test_both_go_on_with_each_other_s_training(tmp_path, near_client, python, dy
         sums.append(torch.stack([each["sum"].sum() for each in optimizer["state"].values()]).sum())
     assert sums == sorted(sums)
     assert _same_figures(config, theirs.evaluate(_all_negs(config)))["mrr"] > 0.09  # at random: 0.045
+
+
+SMALL = ["num_epochs=2", "dimension=8", "num_uniform_negs=10", "workers=1"]
+COLUMNS = {
+    "fb15k_config.py": ["-l", "0", "-r", "2", "--rel-col", "1"],
+    "livejournal_config.py": ["-l", "0", "-r", "1"],
+}
+
+
+@pytest.fixture
+def example(python, tmp_path, monkeypatch, request):
+    """An example of PBG as it ships, in a folder with tables like those of the example."""
+    monkeypatch.chdir(tmp_path)
+    Path("config.py").write_text((examples(python) / "configs" / request.param).read_text())
+    rng = np.random.default_rng(0)
+    files = []
+    folder = Path("data/FB15k" if "fb15k" in request.param else "data")
+    folder.mkdir(parents=True)
+    for number, _ in enumerate(configuration.load("config.py").edge_paths):
+        edges = [(a, r, (a + 3 * r + 1) % 40) for a, r in rng.integers(0, [40, 3], (150, 2)).tolist()]
+        words = [(f"/m/0{a}", f"/people/person/r.{r}", f"/m/0{b}") for a, r, b in edges]
+        words = words if "fb15k" in request.param else [(lhs, rhs) for lhs, _, rhs in words]
+        files.append(str(folder / f"{number}.txt"))
+        Path(files[-1]).write_text("".join("\t".join(each) + "\n" for each in words))
+    return COLUMNS[request.param], files
+
+
+EXAMPLES = pytest.mark.parametrize("example", list(COLUMNS), indirect=True)
+
+
+@EXAMPLES
+def test_we_train_on_what_pbg_has_imported_for_its_example(example, python, tmp_path, near_client):
+    columns, files = example
+    theirs = Pbg(python, tmp_path / "pbg")
+    theirs.call("torchbiggraph.converters.import_from_tsv", *columns, "config.py", *files)
+    before = files_under("data")
+    entity_path = configuration.load("config.py").entity_path
+    for num_epochs in (2, 3):  # in a folder of PBG's input: a checkpoint there is no other input
+        config = configuration.load(
+            "config.py", [*SMALL, f"checkpoint_path={entity_path}/model", f"num_epochs={num_epochs}"]
+        )
+        assert train_job.run(config, near_client)["first_version"] == (num_epochs - 2) * 2 * len(
+            config.edge_paths
+        )
+        Path(entity_path, "notes.txt").write_text(str(num_epochs))
+    assert evaluate.evaluate(config)["metrics"]["num_edges"] == 150
+    remap_job.run(config, near_client)
+    (entity_type,) = config.entities
+    ids = pq.read_table(f"{config.embedding_path}/{entity_type}")["id"].to_pylist()
+    assert sorted(ids) == sorted(f"/m/0{number}" for number in range(40))
+    now = files_under("data")
+    assert {name: now[name] for name in before} == before
+
+
+@EXAMPLES
+def test_pbg_exports_what_we_have_imported_and_trained(
+    example: Any, python: Path, tmp_path: Path, near_client: Client, graphmill_command: Command
+) -> None:
+    """The vectors and parameters are those of remap; names of relations need no `dynamic_relations`."""
+    columns, files = example
+    own = files_under(".")
+    assert graphmill_command("etl", "config.py", *columns, *files) == 0
+    operator = "complex_diagonal" if "--rel-col" in columns else "diagonal"
+    config = configuration.load(
+        "config.py", [*SMALL, f"relations.0.operator={operator}", "remap.relations=true", "lr=0.1"]
+    )
+    assert config.split_path("test") == config.edge_paths[-1]
+    assert edge_buckets.count_edges(config.split_path("test"), Bucket(0, 0)) == 150
+    train_job.run(config, near_client)
+    assert evaluate.evaluate(config)["metrics"]["num_edges"] == 150
+    remap_job.run(config, near_client)
+    now = files_under(".")
+    assert {name: now[name] for name in own} == own  # the example's own files stay as they are
+    theirs = Pbg(python, tmp_path / "pbg")
+    outputs = ["--entities-output", "entities.tsv", "--relation-types-output", "relations.tsv"]
+    theirs.call("torchbiggraph.converters.export_to_tsv", str(theirs.written(config.pbg())), *outputs)
+
+    exported = _table("entities.tsv", 1)
+    entity_type = next(iter(config.entities))
+    ours = pq.read_table(f"{config.embedding_path}/{entity_type}").to_pydict()
+    assert {name[0] for name in exported} == set(ours["id"])
+    for name, vector in zip(ours["id"], ours["embedding"], strict=True):
+        np.testing.assert_allclose(exported[name,], vector, atol=1e-8)
+    relations = _table("relations.tsv", 5)
+    for row in pq.read_table(f"{config.embedding_path}/_relations.parquet").to_pylist():
+        shape = "x".join(map(str, row["shape"]))
+        key = row["relation"], row["side"], row["operator"], row["parameter"].removesuffix("s"), shape
+        found = relations.get(key) or relations[key[0], key[1], key[2], row["parameter"], shape]
+        np.testing.assert_allclose(found, row["values"], atol=1e-8)
+
+
+def _table(path: str, num_keys: int) -> dict[tuple[str, ...], list[float]]:
+    rows = [line.split("\t") for line in Path(path).read_text().splitlines()]
+    return {tuple(row[:num_keys]): list(map(float, row[num_keys:])) for row in rows}
+
+
+# PBG's evaluator on scores with ties and masked negatives, many times: the mean of its auc.
+AUC = """
+import torch
+from torchbiggraph.eval import RankingEvaluator
+from torchbiggraph.model import Scores
+torch.manual_seed(0)
+pos, neg = torch.load("scores.pt")
+found = [RankingEvaluator().eval(Scores(pos, pos, neg, -neg), pos).metrics["auc"] for _ in range(400)]
+print(sum(found) / len(found) / len(pos))
+"""
+
+
+def test_auc_is_what_pbg_calls_so(python: Path, tmp_path: Path) -> None:
+    draw = torch.Generator().manual_seed(3)
+    pos_P, neg_PM = (torch.randint(6, shape, generator=draw).float() for shape in ((50,), (50, 20)))
+    neg_PM[:, 0] = -1e9
+    torch.save((pos_P, neg_PM), tmp_path / "scores.pt")
+    (tmp_path / "auc.py").write_text(AUC)
+    theirs = float(told(python, tmp_path, "auc.py"))
+    generator, found = torch.Generator().manual_seed(0), 0
+    for _ in range(400):
+        for negatives in (neg_PM, -neg_PM):
+            pairs = RandomPairs(1, generator)
+            pairs.add(pos_P[None], negatives[None])
+            found += pairs.num_in_order()
+    assert found / (2 * 400 * 50) == pytest.approx(theirs, abs=4 * 0.5 * (2 / 40_000) ** 0.5)
+
+
+FIGURES = re.compile(r"pos_rank:  (\S+) , mrr:  (\S+) , r1:  (\S+) , r10:  (\S+)")
+IMPORT = re.compile(r"^from torchbiggraph\.\S+ import", flags=re.MULTILINE)
+
+# The evaluation of a script, with PBG's modules: its whole scripts need an older Python.
+EVALUATION = """
+import logging, sys, attr
+from torchbiggraph.config import ConfigFileLoader
+from torchbiggraph.eval import do_eval
+from torchbiggraph.filtered_eval import FilteredRankingEvaluator
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO)
+    config = ConfigFileLoader().load_config(sys.argv[1], sys.argv[2:])
+    relations = [attr.evolve(each, all_negs=True) for each in config.relations]
+    paths = config.edge_paths
+    config = attr.evolve(config, edge_paths=paths[-1:], relations=relations, num_uniform_negs=0)
+    do_eval(config, evaluator=FilteredRankingEvaluator(config, paths))
+"""
+
+
+# What PBG's loader makes of a configuration with each of several lists of `-p`; null where it refuses one.
+LOADING = """
+import json
+from torchbiggraph.config import ConfigFileLoader
+
+def load(overrides):
+    try:
+        return ConfigFileLoader().load_config("config.py", overrides).to_dict()
+    except (Exception, SystemExit):
+        return None
+
+print(json.dumps([load(each) for each in json.load(open("lists.json"))]))
+"""
+CONFIG = {
+    "entities": {"user": {"numPartitions": 1}, "item": {"num_partitions": 1, "featurized": 0}},
+    "relations": [{"name": "buys", "lhs": "user", "rhs": "item", "all_negs": "Yes"}],
+    "dimension": 4,
+    "entity_path": "entities",
+    "edge_paths": ["edges"],
+    "checkpoint_path": "model",
+    "bucket_order": "OUTSIDE_IN",
+    "globalEmb": "off",
+}
+TEXTS = [
+    *("edge_paths=one", "edge_paths=one,two words", "entity_path=007", "bucket_order=INSIDE_OUT"),
+    *("bucket_order=Affinity", "bucket_order=zigzag", "global_emb=Off", "bias=1", "bias=2", "bias=maybe"),
+    *("lr=1", "lr=1e-3", "lr=fast", "dimension=8", "dimension=8.0", "dimension=-8", "max_norm=1.5"),
+    *("entities.user.num_partitions=4", "entities.new.num_partitions=4", "relations.0.operator=diagonal"),
+    *("relations.0.weight=0", "relations.7.weight=1", "relations.0=x", "relations=a,b", "colour=1", "lr"),
+    *("init_path=somewhere", "num_epochs=", "eval_fraction=0.5", "disable_lhs_negs=true"),
+]
+
+
+def run(python: Path, text: str, folder: Path, *arguments: str) -> list[float]:
+    """Run a program; the last figures that it logs."""
+    (folder / "script.py").write_text(text)
+    text = told(python, folder, "script.py", *arguments)
+    return [float(each) for each in FIGURES.findall(text)[-1]]
+
+
+def with_our_imports(script: Path) -> str:
+    text, changed = IMPORT.subn("from train.pbg_api import", script.read_text())
+    assert changed > 4
+    assert not re.search(r"^(from|import) torchbiggraph", text, flags=re.MULTILINE)
+    return text
+
+
+def test_fb15k(tmp_path: Path, python: Path) -> None:
+    """Import, training and filtered ranking; PBG takes the same files, and measures the same."""
+    (tmp_path / "data").mkdir()
+    rng = np.random.default_rng(0)
+    with tarfile.open(tmp_path / "data" / "fb15k.tgz", "w:gz") as archive:
+        for name, count in (("train", 400), ("valid", 40), ("test", 40)):
+            triples = rng.integers(0, [30, 5, 30], (count, 3))
+            text = "".join(f"/m/{lhs}\t/people/r{rel}\t/m/{rhs}\n" for lhs, rel, rhs in triples).encode()
+            member = tarfile.TarInfo(f"FB15k/freebase_mtr100_mte100-{name}.txt")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text))
+    params = ("num_epochs=2", "dimension=20", "num_uniform_negs=20", "workers=1")
+    ours = run(python, with_our_imports(examples(python) / "fb15k.py"), tmp_path, "-p", *params)
+    config = str(examples(python) / "configs" / "fb15k_config.py")
+    assert ours == pytest.approx(run(python, EVALUATION, tmp_path, config, *params), rel=1e-4)
+    assert (tmp_path / "model" / "fb15k" / "checkpoint_version.txt").read_text().strip() == "2"
+
+
+def test_livejournal(tmp_path: Path, python: Path) -> None:
+    """Its evaluation draws candidates at random: a trained model ranks its edges above them."""
+    (tmp_path / "data").mkdir()
+    blocks = [(lhs, rhs) for lhs in range(60) for rhs in range(60) if lhs % 6 == rhs % 6]
+    text = "# a comment\n" * 4 + "".join(f"{lhs}\t{rhs}\n" for lhs, rhs in blocks)
+    (tmp_path / "data" / "soc-LiveJournal1.txt.gz").write_bytes(gzip.compress(text.encode()))
+    params = ("num_epochs=20", "dimension=16", "workers=1", "lr=0.1", "batch_size=50")
+    rank, *_ = run(python, with_our_imports(examples(python) / "livejournal.py"), tmp_path, "-p", *params)
+    assert rank < 30  # of 100
+    assert (tmp_path / "model" / "livejournal" / "checkpoint_version.txt").read_text().strip() == "20"
+
+
+def test_the_loader_and_p_mean_the_same(tmp_path: Path, python: Path) -> None:
+    """Every key and default of release 1.0.0, and each text of -p: the same value, or refused by both."""
+    path = tmp_path / "config.py"
+    path.write_text(f"def get_torchbiggraph_config():\n    return {CONFIG!r}\n")
+    (tmp_path / "load.py").write_text(LOADING)
+    lists = [[], *([text] for text in TEXTS), ["disable_lhs_negs=y", "disable_rhs_negs=y"]]
+    (tmp_path / "lists.json").write_text(json.dumps(lists))
+    theirs = json.loads(told(python, tmp_path, "load.py").splitlines()[-1])
+    keys = json.loads((DATA / "pbg_keys.json").read_text())["config"]
+    assert list(theirs[0]) == [key for key, fact in keys.items() if fact["since"] == "1.0.0"]
+    loader = pbg_api.ConfigFileLoader()
+    for overrides, expected in zip(lists, theirs, strict=True):
+        try:
+            found = loader.load_config(str(path), overrides).to_dict()
+        except ConfigError:
+            found = None
+        assert (found and known_to(python, found)) == expected, overrides
+    assert 8 < theirs.count(None) < len(theirs) / 2

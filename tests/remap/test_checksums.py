@@ -56,11 +56,6 @@ def _moved(folder: str) -> None:
         moved_of_part((folder, folder), "node", part, [part], np.zeros(ROWS, np.int64), 1)
 
 
-def _ids_of(folder: str) -> None:
-    for part in range(NUM_PARTS):
-        read_ids(remapped.part_uri(folder, "node", part))
-
-
 READERS: dict[str, Callable[[str], Any]] = {
     "neighbors": lambda folder: neighbors(folder, "n7", 5),
     "library, table": lambda folder: graphmill.open(storage.parent(folder)).embeddings("node"),
@@ -68,7 +63,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "first vectors": lambda folder: list(VectorFiles(folder).batches()),
     "first vectors of a type": lambda folder: list(VectorFiles(f"{folder}/node").batches()),
     "drift": _moved,
-    "selected ids": _ids_of,
+    "selected ids": lambda folder: [read_ids(remapped.part_uri(folder, "node", n)) for n in range(NUM_PARTS)],
     "asked ids": lambda folder: list(given_files.iter_ids(f"{folder}/node")),
 }
 

@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from graphmill import storage
 from graphmill.checkpoints import pbg
 from graphmill.config import Config, from_mapping
 from graphmill.errors import (
+    BadInputError,
     ConfigError,
     FormatError,
     GraphMillError,
@@ -28,11 +30,12 @@ from graphmill.errors import (
     NotFoundError,
     StorageError,
 )
-from graphmill.formats import entity_counts, entity_index
+from graphmill.formats import entity_counts, entity_index, remapped
 from graphmill.formats.entity_index import Manifest
 from graphmill.run import lock
 from graphmill.run.lock import Claim
-from remap import job
+from remap import align, job
+from remap.align import rotation
 from tests import DATA
 from tests.contents import contents
 from tests.processes import full_disk
@@ -327,3 +330,88 @@ def test_a_table_that_lost_rows(near_client, output, monkeypatch, output_format,
     with pytest.raises(FormatError, match=rf"expected .* as written, found {re.escape(str(found))}"):
         job.run(config, near_client)
     assert contents(config.embedding_path) == before
+
+
+DIMENSION = graph.DIMENSION
+
+
+def orthogonal(rng, dimension):
+    return np.linalg.qr(rng.normal(size=(dimension, dimension)))[0]
+
+
+@given(seed=st.integers(0, 2**32), dimension=st.integers(1, 12), noise=st.floats(0, 0.01))
+@settings(max_examples=40)
+def test_the_matrix_of_a_turn_is_found(seed, dimension, noise):
+    rng = np.random.default_rng(seed)
+    now = rng.normal(size=(10 * dimension, dimension))
+    turn = orthogonal(rng, dimension)
+    found, singular = rotation(now.T @ (now @ turn + noise * rng.normal(size=now.shape)))
+    np.testing.assert_allclose(found @ found.T, np.eye(dimension), atol=1e-9)
+    np.testing.assert_allclose(found, turn, atol=0.2 if noise else 1e-8)
+    assert (singular >= 0).all()
+
+
+ALIGNED = {"item": (7,), "user": (9, 11)}
+ZERO = graph.raw_id("item", 0, 0)  # whose vector was zero: it has no direction
+
+
+def write_earlier(folder: Path, turn, num_parts=2) -> str:
+    """Vectors of version 1 of `graph`, turned; of other lengths too, and in other partitions."""
+    for name, counts in ALIGNED.items():
+        own = {raw: row for (kind, raw), row in graph.expected_rows(ALIGNED).items() if kind == name}
+        rows = [(raw, vector @ turn * (raw != ZERO)) for raw, vector in own.items()]
+        num = num_parts if name == "user" else 1
+        parts = [rows[part::num] for part in range(num)]
+        if num == len(counts):
+            cut = np.cumsum([0, *counts])
+            parts = [rows[start:stop] for start, stop in pairwise(cut)]
+        for part, own in enumerate(parts):
+            with remapped.new_part(str(folder), name, part, DIMENSION) as writer:
+                writer.append(pa.array([raw for raw, _ in own]), np.float32([vector for _, vector in own]))
+    return str(folder)
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> str:
+    """A finished run of these counts."""
+    graph.write_entities(str(tmp_path / "run"), ALIGNED)
+    graph.write_checkpoint(str(tmp_path / "run"), ALIGNED)
+    return str(tmp_path / "run")
+
+
+@pytest.mark.parametrize("num_parts", [2, 3])
+def test_embeddings_are_in_the_space_of_the_earlier_run(made, tmp_path, near_client, num_parts, monkeypatch):
+    monkeypatch.setattr(align, "ENOUGH_ROWS", num := {2: 20, 3: 8}[num_parts])
+    turn = orthogonal(np.random.default_rng(3), DIMENSION)
+    earlier = write_earlier(tmp_path / "earlier", turn, num_parts)
+    config = graph.configured(made, ALIGNED, align_to=earlier, batch_rows=4)
+    assert job.check(config) == ""
+    assert earlier in job.input_uris(config)
+    figures = json.loads(json.dumps(job.run(config, near_client)))
+    found = figures["aligned"][f"length_{DIMENSION}"]
+    assert found["num_ids"] == (27 if num > 9 else 16)  # the first partitions of a type
+    assert found["mean_cosine"] == pytest.approx(1 - 1 / found["num_ids"], abs=1e-5)
+    assert found["mean_cosine_before"] < 0.9
+    rows, expected = graph.read_rows(config.embedding_path), graph.expected_rows(ALIGNED)
+    assert list(rows) == list(expected)
+    np.testing.assert_allclose(list(rows.values()), np.array(list(expected.values())) @ turn, atol=1e-5)
+
+
+def test_what_cannot_be_aligned_is_refused(made, tmp_path, near_client):
+    earlier = write_earlier(tmp_path / "earlier", np.eye(DIMENSION))
+    for settings_of_remap, message in (
+        ({"align_to": str(tmp_path / "nothing")}, "has no embeddings of item, user"),
+        ({"align_to": earlier, "relations": True}, "parameters of relations would not fit"),
+        ({"align_to": f"{made}/embeddings"}, "is also embedding_path"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            job.check(graph.configured(made, ALIGNED, **settings_of_remap))
+    for name in ("few", "long"):
+        length = 2 * DIMENSION if name == "long" else DIMENSION
+        with remapped.new_part(str(tmp_path / name), "item", 0, length) as writer:
+            writer.append(pa.array([graph.raw_id("item", 0, 0)]), np.ones((1, length), np.float32))
+        config = graph.configured(made, ALIGNED, align_to=str(tmp_path / name))
+        message = "vectors of length 4 now, of 8" if name == "long" else "expected 4 ids, .* found 1"
+        with pytest.raises(BadInputError, match=message):
+            job.run(config, near_client)
+        assert not storage.exists(config.embedding_path)

@@ -42,10 +42,7 @@ def write_vectors(uri, ids, vectors, *, list_type=None, id_type=None, **more):
     """A parquet file of ids and vectors, which may be a list of lists."""
     if list_type is None:
         list_type = pa.list_(pa.float32())
-    columns = {"id": pa.array(ids, id_type), "embedding": pa.array(list(map(_plain, vectors)), list_type)}
+    plain = [each.tolist() if isinstance(each, np.ndarray) else each for each in vectors]
+    columns = {"id": pa.array(ids, id_type), "embedding": pa.array(plain, list_type)}
     with storage.open_output(str(uri)) as stream:
         pq.write_table(pa.table(columns | more), stream, row_group_size=7)
-
-
-def _plain(vector):
-    return vector.tolist() if isinstance(vector, np.ndarray) else vector

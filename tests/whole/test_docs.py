@@ -6,6 +6,7 @@
 All pages are run in one folder, the quickstart first: the others take up what it has left there.
 """
 
+import html
 import json
 import os
 import re
@@ -20,15 +21,21 @@ from typing import Any, NamedTuple
 
 import click
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
+import torch
 
 import graphmill
+from bench import page
 from docs.rooms_page import with_rooms
 from graphmill.cli import etl, main, remap, submit, train
+from graphmill.cli.main import command
 from graphmill.display import terminal
 from tests import REPOSITORY
 from tests.forked import Forks
+from tests.graphmill.checkpoints.recis_rules import RecisReader
 from tests.processes import completed
+from tests.remap.graph import read_rows
 
 PAGES = sorted([*(REPOSITORY / "docs").rglob("*.md"), *REPOSITORY.glob("*.md")])
 FIRST = REPOSITORY / "docs/tutorial/quickstart.md"
@@ -66,7 +73,7 @@ def blocks(page: Path) -> list[Block]:
     return [Block(page, *each) for each in found]
 
 
-ELSEWHERE = {"coming_from_recis.md"}  # run, with more checks, by test_coming_from_recis
+ELSEWHERE = {"coming_from_recis.md"}  # run, with more checks, by a test of its own
 RUN_PAGES = [
     page
     for page in PAGES
@@ -320,3 +327,92 @@ def test_every_line_of_what_does_not_carry_over_has_its_test(program: str) -> No
         for first, function in named:
             assert first in functions or first in tests, line
             assert not function or f"def {function}(" in tests[first], line
+
+
+LOADED = re.compile(
+    r"<(?:script|link|img|iframe|source)\b[^>]*?\b(?:src|href)=[\"']?((?:https?:)?//[^\"'\s>]*)"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_site_is_whole_and_loads_nothing_from_the_network(tmp_path: Path) -> None:
+    """Built as `make docs` builds it: a warning, also of a broken link, ends the command."""
+    build = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", tmp_path]
+    completed(*build, cwd=REPOSITORY)
+    pages = list(tmp_path.rglob("*.html"))
+    assert len(pages) > 30
+    loaded = {each.name: LOADED.findall(each.read_text()) for each in pages}
+    assert {name: found for name, found in loaded.items() if found} == {}
+    styles = [path.read_text() for path in tmp_path.rglob("*.css")]
+    assert not [text for text in styles if re.search(r"url\([\"']?(?:https?:)?//", text)]
+
+    shown = html.unescape((tmp_path / "reference" / "commands.html").read_text())
+    for name in command.list_commands(click.Context(command)):
+        assert f"Usage: graphmill {name} " in shown
+    assert "Usage: dask-submit " in shown
+
+    # tables without a class get a frame that scrolls, if their first columns do not break
+    shown = (tmp_path / "reference" / "configuration.html").read_text()
+    assert re.search(r"<table>(?:(?!</table>).)*?<td><code>max_field_lines</code></td>", shown, re.DOTALL)
+    assert "site.css" in shown
+    rules = re.findall(r"([^{}]+){([^{}]*)}", (tmp_path / "site.css").read_text())
+    assert any("td:first-child code" in names and "white-space: nowrap" in rule for names, rule in rules)
+
+    shown = (tmp_path / "reference" / "python.html").read_text()
+    for name in ("graphmill.open", "graphmill.checkpoints.recis.Saver", "train.pbg_api.do_eval"):
+        assert f'id="{name}"' in shown
+    titles = re.findall(r"doc-class-name\">([^<]*)<", shown)
+    assert {"Run", "Neighbor", "FoldedId", "Checkpoint"} <= {*titles}  # users import none of them by its path
+
+
+@pytest.mark.parametrize("page", ["index.md", "tutorial/quickstart.md"])
+def test_what_stands_in_a_block_of_a_first_page_fits_a_telephone(page: str) -> None:
+    """Diagrams that are cut say less than none; commands may be scrolled."""
+    drawn = re.findall(r"^```\n(.*?)^```$", (REPOSITORY / "docs" / page).read_text(), re.S | re.M)
+    assert [line for text in drawn for line in text.splitlines() if len(line) > 46 and "  |" in text] == []
+
+
+@pytest.mark.parametrize("name", ["figures", "large"])
+def test_a_page_of_figures_is_made_of_its_json_file(name: str) -> None:
+    folder = REPOSITORY / "docs/benchmarks"
+    found = json.loads((folder / f"{name}.json").read_text())
+    assert (folder / f"{name}.md").read_text() == page.markdown(found), "make reference"
+
+
+PAGE = REPOSITORY / "docs/how_to/coming_from_recis.md"
+
+
+def test_a_user_of_recis_gets_vectors_and_returns(tmp_path: Path, forked: Forks) -> None:
+    """From hashed ids to parquet by raw id; trained further with a new id; and back into RecIS' tables."""
+    run_page(PAGE, tmp_path, forked)
+    hashes = pq.read_table(tmp_path / "all-customers.parquet")
+    id_of = dict(zip(hashes["name"].to_pylist(), hashes["hash"].to_pylist(), strict=True))
+    products = [9001, 9002, -9003, 9004]
+
+    before = RecisReader(tmp_path / "recis-run" / "ckpt_200")
+    known = {("customer", name): number for name, number in id_of.items() if name != "donald"}
+    known |= {("product", str(number)): number for number in products}
+    found = read_rows(tmp_path / "by-raw-id" / "embeddings")
+    assert found == {(kind, name): before.table(kind)[each].tolist() for (kind, name), each in known.items()}
+
+    run = graphmill.open(str(tmp_path / "bought"))
+    after = RecisReader(tmp_path / "for-recis")
+    assert after.table("customer").keys() == set(id_of.values())
+    assert after.table("product").keys() == set(products)
+    for name, each in id_of.items():
+        assert after.table("customer")[each].tolist() == run.vector("customer", name).tolist()
+        if name != "donald":  # trained from RecIS' vector, not from a random one
+            moved = (after.table("customer")[each] - before.table("customer")[each]).abs().max()
+            assert 0 < moved < 3
+    for each in products:
+        assert after.table("product")[each].tolist() == run.vector("product", str(each)).tolist()
+    assert set().union(*(after.owned("customer", rank, 3) for rank in range(3))) == set(id_of.values())
+
+    same = RecisReader(tmp_path / "eight-shards")
+    assert same.names() == before.names()
+    for slot in ("embedding", "sparse_adam_exp_avg", "sparse_adam_exp_avg_sq"):
+        for table in ("customer", "product"):
+            old, new = before.table(table, slot), same.table(table, slot)
+            assert all(torch.equal(old[each], new[each]) for each in old)
+            assert old.keys() == new.keys()

@@ -22,7 +22,7 @@ from graphmill.config import Config
 from graphmill.machine import processes
 from graphmill.run import lock
 from tests.commands import Command, code_of
-from tests.etl.run.test_kill import graph_config
+from tests.etl.run.test_go_on import numbered_graph
 from tests.forked import Fork, Forks
 from tests.train.graphs import make_config, random_triples, write_graph
 from tests.waiting import found_in, wait_until
@@ -45,7 +45,7 @@ def write_conf(path: Path, settings: Config) -> Path:
 @pytest.fixture
 def conf(tmp_path: Path) -> Path:
     """A configuration whose `output` is tmp_path/out."""
-    return write_conf(tmp_path / "conf.json", graph_config(tmp_path, 0))
+    return write_conf(tmp_path / "conf.json", numbered_graph(tmp_path, 0))
 
 
 def run(name: str, conf: Path, *settings: str, master: str = NO_MASTER) -> int:
@@ -124,7 +124,7 @@ def overtaken(process, output, monkeypatch, *whole):
 def test_an_etl_that_was_overtaken_commits_nothing(tmp_path, forked, monkeypatch):
     out = tmp_path / "out"
     # in many tasks: the first of them is long before the last
-    conf = write_conf(tmp_path / "conf.json", graph_config(tmp_path, 0, 20_000))
+    conf = write_conf(tmp_path / "conf.json", numbered_graph(tmp_path, 0, 20_000))
     process = stopped(forked, "etl", conf, lambda: found_in(out, "**/*.codes.arrow") != [])
     message, before, after = overtaken(process, out, monkeypatch, out / "entities")
     assert "lost, as this run showed no life" in message

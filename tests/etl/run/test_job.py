@@ -1,23 +1,32 @@
 """The whole stage on small graphs: the edges that go in come out, however the work is cut."""
 
 import json
+import os
 import re
 import shutil
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import Generator
 
 from etl import job
+from etl.run import sources
 from etl.strings import native
+from etl.tables.files import find_all
+from graphmill.config import Config
+from graphmill.config.sections.etl import EtlConfig
+from graphmill.errors import ConfigError, RawTableError
 from graphmill.formats import edge_buckets, entity_counts, entity_index
-from graphmill.vocab import Bucket
+from graphmill.vocab import Bucket, Side
 from tests.etl.graphs import (
     RawEdge,
     all_edges,
@@ -25,6 +34,7 @@ from tests.etl.graphs import (
     config_of,
     content_under,
     files_under,
+    index_of,
     read_raw_edges,
     write_parquet,
 )
@@ -45,11 +55,6 @@ ROWS = st.lists(
 )
 
 
-def parquet_of(path: Path, rows: list[Row]) -> str:
-    lhs, relation, rhs = zip(*rows, strict=True)
-    return write_parquet(path, 7, l=list(lhs), r=list(relation), t=list(rhs))
-
-
 @pytest.mark.slow
 @given(
     rows=ROWS,
@@ -65,7 +70,8 @@ def test_the_graph_does_not_depend_on_how_rows_are_cut(near_client, tmp_path, ro
         folder = tmp_path / name
         shutil.rmtree(folder, ignore_errors=True)
         for number, each in enumerate(files):
-            parquet_of(folder / "raw" / f"{number}.parquet", each)
+            lhs, relation, rhs = map(list, zip(*each, strict=True))
+            write_parquet(folder / f"raw/{number}.parquet", 7, l=lhs, r=relation, t=rhs)
         table = {"path": folder / "raw", "relation_column": "r"}
         shape: Any = {"entities": {"user": 3, "item": 3, "shop": 1}, "relations": RELATIONS}
         config = config_of(folder / "out", [table], **shape, holdout={"valid": 0.2}, **settings)
@@ -238,3 +244,148 @@ def test_nothing_is_left_behind(near_client: Client, tmp_path: Path) -> None:
         job.run(failing, near_client)
     assert files_under(tmp_path / "out") == before
     assert not list((tmp_path / "work").iterdir())
+
+
+TABLE = {"lhs": 0, "rhs": 1, "relation": "to", "header": False}
+
+
+def described(folder: Path, path: Path, compare_files: str) -> tuple[Any, list[str]]:
+    """Say whether the stage runs again, and whether a later run reads a file again."""
+    config = config_of(folder / "out", [TABLE | {"path": path}], compare_files=compare_files)
+    files = sources.source_files(sources.numbered(find_all(config)))
+    return job.fingerprint(config)["inputs"], [each.digest for each in files]
+
+
+@given(st.binary(min_size=1, max_size=99), st.binary(min_size=1, max_size=99), st.booleans(), st.booleans())
+@settings(max_examples=40)
+def test_a_file_is_the_same_by_time_or_by_content(first, second, is_later, is_named):
+    """In a folder; or by its name, which may begin with an underscore then."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, path = Path(name), Path(name, "t", "_a.csv" if is_named else "a.csv")
+        path.parent.mkdir()
+        found = []
+        for number, content in enumerate((first, second)):
+            path.write_bytes(content)
+            os.utime(path, ns=(10**18, 10**18 + number * is_later))
+            place = path if is_named else path.parent
+            found.append({kind: described(folder, place, kind) for kind in ("time", "content")})
+        before, after = found
+        assert (before["content"] == after["content"]) == (first == second)
+        assert (before["time"] == after["time"]) == (len(first) == len(second) and not is_later)
+        (inputs,) = before["time"][0]
+        assert Path(inputs["uri"]).name == path.name
+
+
+Rows = list[tuple[list[str], str]]
+LISTS = st.lists(st.sampled_from(["red", "blue", "ü", "x"]), max_size=4)
+LOOKS = st.lists(st.tuples(LISTS, st.text("abc", min_size=1, max_size=2)), min_size=1, max_size=30)
+
+
+def config_for(root: Path, name: str, rows: Rows, num_partitions: int, **etl: Any) -> Config:
+    """Looks (featurized) at items; users buy items; items resemble looks."""
+    lists = pa.array([features for features, _ in rows], pa.list_(pa.string()))
+    items = [item for _, item in rows]
+    looks = write_parquet(root / "looks.parquet", 7, f=lists, t=items)
+    alike, as_text = root / "alike.csv", {"header": False, "feature_delimiter": "|"}
+    alike.write_text("".join(f"{item},{'|'.join(features)}\n" for features, item in rows))
+    bought = write_parquet(root / "bought.parquet", 7, l=[f"u{item}" for item in items], t=items)
+    return config_of(
+        root / name,
+        [
+            {"path": looks, "lhs": "f", "relation": "looks"},
+            {"path": alike, "relation": "alike", "lhs": 0, "rhs": 1} | as_text,
+            {"path": bought, "relation": "bought"},
+        ],
+        entities={"look": 1, "item": num_partitions, "user": num_partitions},
+        relations=[("looks", "look", "item"), ("alike", "item", "look"), ("bought", "user", "item")],
+        featurized="look",
+        **etl,
+    )
+
+
+def raw_edges(config: Config, num_partitions: int) -> Counter[Any]:
+    """(relation, lhs, rhs); a list of features as a tuple."""
+    index = index_of(config)
+    found: Counter[Any] = Counter()
+    for bucket in (Bucket(a, b) for a in range(num_partitions) for b in range(num_partitions)):
+        edges = edge_buckets.read_bucket(config.split_path("train"), bucket, takes_features=True)
+        for row, rel in enumerate(edges.rel):
+            ends = []
+            for at, side in enumerate(Side):
+                features, name = edges.features(side), getattr(config.relations[rel], side)
+                listed = features.indices[features.offsets[row] : features.offsets[row + 1]]
+                number = getattr(edges, side)[row]
+                assert (number == -1) == (name == "look")
+                ids = index[name, 0 if name == "look" else bucket[at]]
+                ends.append(tuple(ids[feature] for feature in listed) if number == -1 else ids[number])
+            found[(config.relations[rel].name, *ends)] += 1
+    return found
+
+
+@pytest.mark.slow
+@given(rows=LOOKS, num_partitions=st.integers(1, 3), tight=st.booleans())
+@settings(max_examples=8)
+def test_lists_come_back(near_client, tmp_path, rows, num_partitions, tight):
+    memory = {"chunk_rows": 4, "merge_bytes": 1, "index_bytes": 500, "max_opens": 9} if tight else {}
+    config = config_for(tmp_path, "out", rows, num_partitions, **memory)
+    figures = job.run(config, near_client)
+    expected: Counter[Any] = Counter()
+    for features, item in rows:
+        expected += Counter(
+            [("looks", tuple(features), item), ("alike", item, tuple(features)), ("bought", f"u{item}", item)]
+        )
+    assert raw_edges(config, num_partitions) == expected
+    assert figures["num_entities"]["look"] == [len({name for features, _ in rows for name in features})]
+
+
+@pytest.mark.slow
+def test_the_same_bytes_whatever_the_cut(near_client: Client, tmp_path: Path, rng: Generator) -> None:
+    rows = [([f"f{n}" for n in rng.integers(0, 50, n % 5)], f"i{n % 70}") for n in range(150)]
+    made = []
+    tight = {"chunk_rows": 30, "merge_bytes": 500, "index_bytes": 500, "max_opens": 40}
+    for memory in ({}, tight | {"spill_compression": "none"}):
+        job.run(config_for(tmp_path, "out", rows, 2, holdout={"test": 0.3}, **memory), near_client)
+        made.append(files_under(tmp_path / "out"))
+    assert made[0] == made[1]
+
+
+def test_lists_of_one_length_are_lists(near_client: Client, tmp_path: Path) -> None:
+    rows: Rows = [(["a", "b"], "x"), (["b", "ü"], "y")]
+    config = config_for(tmp_path, "out", rows, 1)
+    job.run(config, near_client)
+    expected = raw_edges(config, 1)
+    lists = pa.array([features for features, _ in rows], pa.list_(pa.string(), 2))
+    write_parquet(tmp_path / "looks.parquet", f=lists, t=["x", "y"])
+    job.run(config, near_client)
+    assert raw_edges(config, 1) == expected
+
+
+def test_rows_without_a_list_of_features(near_client: Client, tmp_path: Path) -> None:
+    config = config_for(tmp_path, "out", [(["a"], "b")], 1)
+    for features, message in (
+        ([["a"], None], r"row 2 .*'f' \(lhs\): null.*set etl\.on_bad_row"),
+        ([["a"], ["b", ""]], r"row 2 .*'f' \(lhs\): a feature is empty"),
+        ([["a"], [None]], r"row 2 .*'f' \(lhs\): a feature is null"),
+    ):
+        write_parquet(tmp_path / "looks.parquet", f=pa.array(features, pa.list_(pa.string())), t=["x", "y"])
+        with pytest.raises(RawTableError, match=message):
+            job.run(config, near_client)
+
+
+def test_settings_that_features_exclude(near_client: Client, tmp_path: Path) -> None:
+    rows: Rows = [(["a"], "b")]
+    config = config_for(tmp_path, "out", rows, 1)
+    parted = {name: each.model_copy(update={"num_partitions": 2}) for name, each in config.entities.items()}
+    etl = config.section(EtlConfig)
+    table = etl.tables[0].model_copy(update={"relation": None, "relation_column": "r"})
+    of_any_type = config.with_section(etl.model_copy(update={"tables": [table]}))
+    partitions = r"entities\.look\.num_partitions: a featurized type has one partition"
+    rare = config_for(tmp_path, "out", rows, 1, min_entity_count=1)
+    for wrong, message in (
+        (config_for(tmp_path, "out", rows, 1, duplicates="drop"), r"etl\.duplicates"),
+        (rare, r"etl\.min_entity_count: look is featurized"),
+        (config.model_copy(update={"entities": parted}), partitions),
+        (of_any_type, r"tables\[0\]\.lhs: rows of types item, look, user"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            job.run(wrong, near_client)

@@ -99,17 +99,6 @@ def pairs(rng: Generator, num: int = 300, most: int = 40) -> list[tuple[str, str
     return [(f"a{a}", f"b{b}") for a, b in rng.integers(0, most, (num, 2)).tolist()]
 
 
-def test_a_header_that_is_a_field_too_short_is_refused(tmp_path: Path) -> None:
-    """A first line with row names, which R writes, or a count, which OpenKE writes."""
-    for text, message in (
-        ('"from"\t"to"\n' + '"1"\t"a"\t"b"\n' * 20, r"found 2.*row\.names = FALSE"),
-        ("40\n" + "1 2 0\n3 4 1\n" * 20, "found 1.*remove a count of rows"),
-    ):
-        (tmp_path / "links.tsv").write_text(text)
-        with pytest.raises(RawTableError, match=f"expected 3 fields in its first row.*{message}"):
-            text_of(tmp_path / "links.tsv")
-
-
 def test_ids_that_begin_like_comments_are_ids(tmp_path: Path) -> None:
     rows = [(f"#tag{at % 7}" if at % 3 else f"u{at % 5}", f"#t{at % 11}") for at in range(90)]
     path = tmp_path / "tags.tsv"
@@ -207,13 +196,6 @@ def test_decimals_and_uuids_are_ids(tmp_path: Path, rng: Generator) -> None:
     check(path, [(str(a), "seen", str(b)) for (a, _), b in zip(rows, films, strict=True)])
 
 
-def test_one_column_stays_one_column(tmp_path: Path) -> None:
-    path = tmp_path / "names.csv"
-    path.write_text("full name\n" + "Ada Lovelace\nAlan Turing\nGrace Hopper\n" * 20)
-    with pytest.raises(RawTableError, match=r"expected two columns of ids.* by hand, with its delimiter"):
-        text_of(path)
-
-
 @pytest.mark.slow
 def test_a_file_of_another_format_is_known_by_its_bytes(tmp_path: Path, rng: Generator) -> None:
     rows = pairs(rng)
@@ -272,13 +254,6 @@ def test_comments_show_the_values_that_run(tmp_path: Path, rng: Generator) -> No
     ran = with_sizes(settings, counts, size.num_edges["train"])
     shown: dict[str, Any] = {key: float(value) for key, value in re.findall(r"# (\w+): ([\d.]+) +#", text)}
     assert shown == {key: getattr(ran, key) for key in ("dimension", "num_epochs", "batch_size", "lr")}
-
-
-def test_columns_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "t.csv"
-    path.write_text("a,b\nx,y\n")
-    with pytest.raises(GraphMillError, match="expected a column 'c'"):
-        text_of(path, options=["--relation", "c"])
 
 
 class Form(NamedTuple):
@@ -369,6 +344,27 @@ def test_rows_of_others(tmp_path: Path, rng: Generator, form: Form) -> None:
     assert form.said in text + told
     if not form.head.startswith(("# ", "% ")):
         assert estimate(settings_of(text)).rows[f"table {path}"].startswith("about 300 rows")
+
+
+# A file's name and text; options; the message.
+REFUSED = [
+    ("r.tsv", '"from"\t"to"\n' + '"1"\t"a"\t"b"\n' * 20, "", r"3 fields .* found 2.* row\.names = FALSE"),
+    ("openke.tsv", "40\n" + "1 2 0\n3 4 1\n" * 20, "", "3 fields .* found 1.* remove a count of rows"),
+    ("names.csv", "full name\n" + "Ada Lovelace\n" * 60, "", "two columns .* by hand, with its delimiter"),
+    ("t.csv", "a,b\nx,y\n", "--relation c", "expected a column 'c'"),
+    ("table.csv", "name,price\na,0.5\nb,1.5\n", "", "expected two columns of ids, found the columns name"),
+    ("empty.csv", "", "", "expected rows, found an empty file"),
+    ("beside.csv", "a,b\nx,y\n", "none.csv", r"none\.csv: no file there"),
+    ("mine.yaml", "mine", f"{DEBIAN}/in_section.parquet --to", r"mine\.yaml: there is a file"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "options", "message"), REFUSED, ids=[name for name, *_ in REFUSED])
+def test_what_is_no_graph_is_refused(tmp_path, name, text, options, message):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(GraphMillError, match=message):
+        CliRunner().invoke(command, [*options.split(), str(tmp_path / name)], catch_exceptions=False)
+    assert (tmp_path / name).read_text() == text
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-8-sig", "cp1252"])
@@ -468,22 +464,6 @@ def test_ends_with_common_values_are_of_one_type(tmp_path: Path, rng: Generator)
     found = written(write(tmp_path / "links.csv", ["source", "target", "weight"], edges))
     assert list(found["entities"]) == ["entity"]
     assert found["relations"][0]["operator"] == "complex_diagonal"  # the direction counts
-
-
-def test_tables_that_are_no_graph(tmp_path: Path) -> None:
-    table, mine = tmp_path / "table.csv", tmp_path / "mine.yaml"
-    write(table, ["name", "price"], [["a", 0.5], ["b", 1.5]])
-    mine.write_text("mine")
-    (tmp_path / "empty.csv").touch()
-    for words, message in (
-        ([table], "expected two columns of ids, found the columns name"),
-        ([tmp_path / "empty.csv"], "expected rows, found an empty file"),
-        ([tmp_path / "none.csv"], "no file there"),
-        ([DEBIAN / "in_section.parquet", "--to", mine], r"mine\.yaml: there is a file"),
-    ):
-        with pytest.raises(GraphMillError, match=message):
-            CliRunner().invoke(command, [str(each) for each in words], catch_exceptions=False)
-    assert mine.read_text() == "mine"
 
 
 def test_columns_of_one_name_are_told(tmp_path: Path, rng: Generator) -> None:

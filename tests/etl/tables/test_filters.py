@@ -24,10 +24,6 @@ TYPES = {"r": ("user", "user"), "s": ("user", "item"), "t": ("item", "item")}
 KINDS = ("user", "item", "shop")  # of which the last is in no relation
 
 
-def edge_of(row: tuple[str, str, str]) -> RawEdge:
-    return RawEdge(TYPES[row[1]][0], row[0], row[1], TYPES[row[1]][1], row[2])
-
-
 @pytest.mark.slow
 @given(
     rows=ROWS,
@@ -62,7 +58,7 @@ def test_every_edge_that_passes_is_in_one_bucket_and_every_entity_has_one_index(
         listed=[{"type": "user", "path": listed, "id": "n"}],
         **etl,
     )
-    edges = [edge_of(row) for row in rows]
+    edges = [RawEdge(TYPES[r][0], a, r, TYPES[r][1], b) for a, r, b in rows]
     keeps = etl["self_loops"] == "keep"
     without_loops = [e for e in edges if keeps or (e.lhs_type, e.lhs) != (e.rhs_type, e.rhs)]
     degrees = Counter(end for e in without_loops for end in ((e.lhs_type, e.lhs), (e.rhs_type, e.rhs)))

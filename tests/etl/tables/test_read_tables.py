@@ -1,4 +1,4 @@
-"""Raw tables of every kind, good and bad, as blocks of rows."""
+"""Raw tables of every kind, good and bad: the same rows, however files are cut into ranges and blocks."""
 
 import gzip
 import re
@@ -16,10 +16,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from etl.tables import ranges
 from etl.tables.check_rows import BlockPosition, Rules, ids_or_null
 from etl.tables.data_file import plain_file
-from etl.tables.formats import FORMATS, FileRange
-from etl.tables.ranges import find_ranges
+from etl.tables.formats import FORMATS
+from etl.tables.formats import base as line_files
+from etl.tables.ranges import FileRange, balanced, find_ranges, grouped
 from etl.tables.read import read_blocks
 from graphmill.config.sections.etl import FileFormat, TableConfig
 from graphmill.errors import RawTableError
@@ -54,10 +56,10 @@ def text(delimiter: str, header: bool = True) -> bytes:
 WRITERS: dict[str, Callable[[Path], object]] = {
     "t.parquet": lambda path: pq.write_table(pa.table(COLUMNS), path, row_group_size=2),
     "t.orc": lambda path: paorc.write_table(pa.table(COLUMNS), path),
-    "t.csv": lambda path: path.write_bytes(text(",")),
-    "t.tsv": lambda path: path.write_bytes(text("\t")),
+    "t.csv": lambda path: path.write_bytes(b"\n\n" + text(",")),  # blank lines before the header
+    "t.tsv": lambda path: path.write_bytes((b"\n\n" + text("\t")).replace(b"\n", b"\r\n")),
     "t.txt": lambda path: path.write_bytes(b"\xef\xbb\xbf" + text("\t").replace(b"\n", b"\r\n")),
-    "t.csv.gz": lambda path: path.write_bytes(gzip.compress(text(","))),
+    "t.csv.gz": lambda path: path.write_bytes(gzip.compress(b"\r\n\r\n" + text(","))),
     "t.tsv.zst": lambda path: path.write_bytes(pa.compress(text("\t"), "zstd", asbytes=True)),
 }
 
@@ -74,27 +76,6 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
         message = rf"{name}: expected a column {column!r} \(rhs\).*'lhs', 'rel', 'rhs', 'w'"
         with pytest.raises(RawTableError, match=message):
             rows_of(table_of(path, rhs=column), str(path))
-
-
-@pytest.mark.parametrize("name", ["t.csv", "t.tsv", "t.csv.gz"])
-def test_blank_lines_before_the_header(tmp_path: Path, name: str) -> None:
-    for end in (b"\n", b"\r\n"):
-        content = (b"\n\n" + text("\t" if name == "t.tsv" else ",")).replace(b"\n", end)
-        (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-        rows = rows_of(table_of(tmp_path / name, rhs=2), str(tmp_path / name))
-        assert rows == [("a", "x"), ("b", "y"), ("007", "z")]
-
-
-def test_quoting(tmp_path: Path) -> None:
-    for name, content, settings, rows in (
-        ("t.csv", 'l,r\n"a, or ""b""\nc",x\n', {}, [('a, or "b"\nc', "x")]),
-        ("t.csv", 'l,r\n"a,x"\nb",y\n', {"quoting": False}, [('"a', 'x"'), ('b"', "y")]),
-        ("t.tsv", 'l\tr\n5" disk\tx\n"y"\tz\n', {}, [('5" disk', "x"), ('"y"', "z")]),
-        ("t.csv", 'l\tr\n"a\tb"\tx\n', {"quoting": True, "delimiter": "\t"}, [("a\tb", "x")]),
-    ):
-        path = tmp_path / name
-        path.write_text(content)
-        assert rows_of(table_of(path, **settings), str(path)) == rows
 
 
 @pytest.mark.parametrize(
@@ -288,13 +269,97 @@ def test_bad_tables(tmp_path: Path, name: str, content: Any, entry: dict[str, An
         rows_of(table_of(path, **entry), str(path))
 
 
-def test_a_header_alone_has_no_rows(tmp_path: Path) -> None:
-    for content in (b"l,r", b"l,r\n", b"l,r\n\n"):
-        (tmp_path / "t.csv").write_bytes(content)
-        assert rows_of(table_of(tmp_path / "t.csv"), str(tmp_path / "t.csv")) == []
-
-
 def test_every_format_can_be_configured() -> None:
     assert set(FORMATS) == set(get_args(FileFormat))
     suffixes = [suffix for each in FORMATS.values() for suffix in each.suffixes]
     assert len(set(suffixes)) == len(suffixes)
+
+
+def test_a_bad_row_of_a_range_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(line_files, "MIN_RANGE_BYTES", 100)
+    path = tmp_path / "t.tsv"
+    path.write_text("l\tr\n" + "a\tb\n" * 200 + "bad\t\n" + "a\tb\n" * 200)
+    with pytest.raises(RawTableError, match=r"t\.tsv: row \d+ \(counted from byte \d+\), .*empty") as raised:
+        rows_of(table_of(path), str(path), 10)
+    row, byte = map(int, re.findall(r"row (\d+) \(counted from byte (\d+)\)", str(raised.value))[0])
+    content = path.read_bytes()
+    first_line = 0 if content[byte - 1 : byte] == b"\n" else 1
+    assert content[byte:].split(b"\n")[first_line + row - 1] == b"bad\t"
+
+
+def test_orc_by_stripes(tmp_path: Path) -> None:
+    path = str(tmp_path / "t.orc")
+    ids = [f"{n:0200d}" for n in range(60_000)]
+    paorc.write_table(pa.table({"l": ids, "r": ids}), path, stripe_size=1 << 20, compression="uncompressed")
+    found = find_ranges("t", table_of(path), plain_file(path), 1000)
+    assert len(found) > 3
+    assert rows_of_ranges(found) == [(each, each) for each in ids]
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> list[FileRange]:
+    """Three ranges of one file of 4 MB, and a file that is not cut."""
+    path, packed = tmp_path / "t.tsv", tmp_path / "u.csv"
+    path.write_text("head\tof\n" + "".join(f"{n:020d}\t{n % 7:020d}\n" for n in range(100_000)))
+    packed.write_text("head,of\na,b\n")
+    table = TableConfig(path=str(tmp_path), lhs="head", rhs="of", relation="r")
+    found = [
+        each
+        for uri in (path, packed)
+        for each in find_ranges("tables[0]", table, plain_file(str(uri)), 40_000)
+    ]
+    assert len(found) == 4
+    return found
+
+
+def test_a_round_is_filled(sources: list[FileRange], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ranges, "MIN_BALANCED_BYTES", 1 << 19)
+    found = balanced(sources, 6)
+    assert len(found) == 6
+    assert [each.uri for each in found] == [sources[0].uri] * 5 + [sources[-1].uri]
+    assert rows_of_ranges(found) == rows_of_ranges(sources)
+    assert sum(each.num_bytes for each in found) == sum(each.num_bytes for each in sources)
+    sizes = [each.cut[1] - each.cut[0] for each in found if each.cut]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_balanced_ranges_stay_as_they_are(sources: list[FileRange], monkeypatch: pytest.MonkeyPatch) -> None:
+    for num_workers, min_bytes in ((4, 1), (0, 1), (3, 1 << 21)):
+        monkeypatch.setattr(ranges, "MIN_BALANCED_BYTES", min_bytes)
+        assert balanced(sources, num_workers) == sources
+    assert balanced([], 3) == []
+    assert balanced(sources[3:], 3) == sources[3:]
+
+
+def ranges_of(*sizes: tuple[str, int, int]) -> list[FileRange]:
+    """Ranges of tables with these numbers of rows and bytes."""
+    tables = {name: TableConfig(path=name, lhs=0, rhs=1, relation=name) for name, _, _ in sizes}
+    return [
+        FileRange(tables[name], f"{name}/{number}", {}, num_rows=num_rows, num_bytes=num_bytes)
+        for number, (name, num_rows, num_bytes) in enumerate(sizes)
+    ]
+
+
+@given(
+    sizes=st.lists(
+        st.tuples(st.sampled_from("ab"), st.integers(0, 300), st.integers(0, 1 << 27)), max_size=50
+    ),
+    num_workers=st.integers(0, 5),
+    chunk_rows=st.integers(1, 1000),
+)
+def test_groups_are_small_and_hold_neighbours_of_one_table(sizes, num_workers, chunk_rows):
+    sources = ranges_of(*sizes)
+    groups = grouped(sources, num_workers, chunk_rows)
+    assert [each for group in groups for each in group] == sources
+    for group in groups:
+        assert len({each.table for each in group}) == 1
+        assert len(group) == 1 or sum(each.num_rows for each in group) <= chunk_rows
+        assert len(group) == 1 or sum(each.num_bytes for each in group) <= ranges.MAX_GROUP_BYTES
+
+
+def test_ten_thousand_small_files_are_few_groups_and_keep_all_workers_busy() -> None:
+    small = ranges_of(*[("a", 1000, 1 << 14)] * 10_000)
+    assert len(grouped(small, 4, 2_000_000)) == 16
+    assert len(grouped(small, 4, 100_000)) == 100
+    assert len(grouped(small, 4, 10)) == 10_000
+    assert len(grouped(small[:16], 4, 2_000_000)) == 16

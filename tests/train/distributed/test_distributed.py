@@ -26,7 +26,7 @@ from tests.train.graphs import (
     saved,
     write_graph,
 )
-from tests.train.run.test_pbg_keys import planted
+from tests.train.run.test_job import planted
 from tests.train.run.test_trainer import COUNTS, DIVERGING, TYPES, mixed, write_mixed
 from tests.train.tables import test_blocks
 from tests.waiting import wait_until

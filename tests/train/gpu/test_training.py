@@ -14,7 +14,7 @@ from graphmill.errors import ConfigError
 from graphmill.gpu.device import device_of
 from tests.contents import contents
 from tests.train.graphs import embeddings, make_config, node_graph, random_triples, relation, write_graph
-from tests.train.run.test_pbg_keys import FITTING, fitted
+from tests.train.run.test_job import FITTING, fitted
 from train import job
 from train.plan import decide
 from train.tables import memory

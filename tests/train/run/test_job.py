@@ -1,28 +1,37 @@
-"""The stage's door, a Dask task; and kill -9 at any moment: the next run ends with the same bytes."""
+"""The stage's door, a Dask task; kill -9 at any moment; PBG's keys; every operator learns."""
 
 import json
 import os
 import re
+import shutil
 import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
 
 import numpy as np
 import pytest
 import torch
 
+from graphmill.ask.evaluate import evaluate
 from graphmill.checkpoints import pbg
 from graphmill.config import Effect, PbgConfig
+from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import ConfigError
+from graphmill.model.operators import OPERATORS
 from tests.logged import messages_of
 from tests.train.graphs import (
     changed,
     embeddings,
     make_config,
+    mean_reciprocal_rank,
     node_graph,
+    random_edges,
     random_triples,
     relation,
+    saved,
     with_train,
+    write_edges,
     write_graph,
 )
 from tests.train.kill_driver import kill_anywhere
@@ -30,6 +39,7 @@ from tests.train.run.test_trainer import COUNTS, RELATIONS, mixed, write_mixed
 from tests.train.vectors import raw_ids, write_index, write_vectors
 from tests.workers import workers
 from train import job
+from train.job import log_ignored_keys
 from train.run.run_metrics import warn_of_growing_loss
 
 
@@ -181,3 +191,335 @@ def test_kill_anywhere_and_run_again(tmp_path, rng, placement, train, every):
     # two versions of each model: where all rows stay in memory, steps come between the files of the first
     runs = re.findall("c+", order.replace(".", ""))
     assert (len(runs) > 2 * config.train.ensemble) == (not in_files)
+
+
+def test_dimensions_of_types(tmp_path, rng):
+    """Types that no relation connects; one of them is partitioned."""
+    entities = {"a": {"num_partitions": 2, "dimension": 4}, "b": {"num_partitions": 1, "dimension": 12}}
+    operators = {"a": "complex_diagonal", "b": "affine"}
+    relations = [relation(each, name=name, lhs=name, rhs=name) for name, each in operators.items()]
+    config = make_config(tmp_path, entities=entities, relations=relations, eval_fraction=0.2)
+    counts = {"a": 30, "b": 20}
+    triples = random_edges(config, counts, rng, 180)
+    write_graph(config, counts, triples)
+    write_edges(config, triples[::9], config.split_path("test"))
+    job.train(config)
+    version = pbg.read_version(config.checkpoint_path)
+    assert pbg.read_embeddings(config.checkpoint_path, "a", 1, version)[0].shape == (15, 4)
+    assert pbg.read_embeddings(config.checkpoint_path, "b", 0, version)[0].shape == (20, 12)
+    state, _, _ = pbg.read_model(config.checkpoint_path, version)
+    shapes = {key.removeprefix("rhs_operators."): tuple(value.shape) for key, value in state.items()}
+    assert shapes["0.real"] == (2,)
+    assert shapes["1.linear_transformation"] == (12, 12)
+    assert shapes["global_embs.emb_b"] == (12,)
+    assert evaluate.evaluate(config)["metrics"]["mrr"] > 0
+
+
+def trained(root, triples, weight=None, **more):
+    config = make_config(root, num_epochs=1, **more)
+    write_graph(config, {"node": 20}, triples, weight=weight)
+    job.train(config)
+    return embeddings(config, "node", 20)
+
+
+def test_weights_of_edges_are_numbers_not_integers(tmp_path, rng):
+    """An edge that weighs a half counts as one of a relation that does; with 0 it does not count at all."""
+    triples = random_triples(rng, 20, 1, 20, 60)
+    halves = trained(tmp_path / "edges", triples, np.full(60, 0.5, np.float32))
+    half = [relation(weight=0.5)]
+    assert torch.equal(halves, trained(tmp_path / "relation", triples, relations=half))
+    assert not torch.equal(halves, trained(tmp_path / "ones", triples))
+    nothing = trained(tmp_path / "nothing", triples, np.zeros(60, np.float32))
+    start = trained(tmp_path / "start", triples, lr=0.0)
+    assert torch.equal(nothing, start)
+
+
+def test_evaluation_takes_the_negatives_of_training_where_it_has_none_of_its_own(tmp_path, rng):
+    """With one candidate the rank is 1 or 2."""
+    numbers = {"num_epochs": 1, "num_batch_negs": 0, "num_uniform_negs": 1, "eval_fraction": 0.5}
+    own = {"eval_num_batch_negs": None, "eval_num_uniform_negs": None}
+    config = node_graph(tmp_path, rng, **numbers, **own)
+    job.train(config)
+    (line,) = pbg.read_stats(config.checkpoint_path)
+    assert line["eval_stats_before"]["metrics"]["pos_rank"] <= 2
+    assert line["eval_stats_before"]["metrics"]["r10"] == 1
+
+
+@pytest.mark.slow
+def test_all_negatives_of_partitions(tmp_path, rng):
+    """With several partitions an edge is compared with all of its bucket's."""
+    config = make_config(
+        tmp_path, num_partitions=3, relations=[relation("complex_diagonal", all_negs=True)], num_epochs=5,
+        batch_size=20, global_emb=False, dimension=32, init_scale=0.1,
+    )  # fmt: skip
+    triples = random_triples(rng, 30, 1, 30, 90)
+    write_graph(config, {"node": 30}, np.tile(triples, (6, 1)))
+    assert job.train(config)["num_edges"] == 30 * 90
+    assert mean_reciprocal_rank(config, triples, triples) > 0.6
+
+
+@pytest.mark.slow
+def test_reciprocal_relations_are_evaluated_as_they_were_trained(tmp_path, rng):
+    """Each side is asked for through an operator of its own, in training and in ranking."""
+    config = make_config(
+        tmp_path, relations=[relation(name=name) for name in ("r0", "r1")], num_epochs=80, global_emb=False,
+        dimension=32, init_scale=0.1, train={"reciprocal_relations": True},
+    )  # fmt: skip
+    # no edge has one the other way round: a single symmetric operator cannot tell the ends apart
+    triples = random_triples(rng, 30, 2, 30, 300)
+    triples = triples[triples[:, 0] < triples[:, 2]]
+    write_graph(config, {"node": 30}, triples)
+    job.train(config)
+    assert mean_reciprocal_rank(config, triples, triples) > 0.85
+
+
+def test_edges_without_negatives(tmp_path, rng):
+    """Only logistic learns from them, as in PBG; the others are refused rather than train nothing."""
+    none = {"num_epochs": 1, "num_batch_negs": 0, "num_uniform_negs": 0}
+    with pytest.raises(ConfigError, match=r"found 0 for both, and no relation with all_negs"):
+        job.check(make_config(tmp_path, loss_fn="ranking", **none))
+    everyone = [relation("none", all_negs=True)]
+    for settings in ({"loss_fn": "logistic"}, {"loss_fn": "softmax", "relations": everyone}):
+        config = node_graph(tmp_path / settings["loss_fn"], rng, **none, **settings)
+        job.check(config)
+        job.train(config)
+        rows, _ = pbg.read_embeddings(config.checkpoint_path, "node", 0, 1)
+        assert np.linalg.norm(rows) > 0.5  # of the first rows: 0.01
+
+
+def test_logistic_with_cos_trains_with_a_warning(tmp_path, caplog):
+    """PBG warns too: scores between -1 and 1 are hardly probabilities."""
+    log_ignored_keys(make_config(tmp_path, loss_fn="logistic", comparator="cos"))
+    assert "logistic learns little with comparator cos" in caplog.text
+    caplog.clear()
+    log_ignored_keys(make_config(tmp_path, loss_fn="logistic", comparator="dot"))
+    assert not messages_of(caplog)
+    log_ignored_keys(make_config(tmp_path, num_epochs=0))
+    assert "num_epochs: 0 trains nothing" in caplog.text
+
+
+FITTING = {
+    "entities": {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}},
+    "dimension": 32,
+    "num_epochs": 10,
+    "batch_size": 30,
+    "num_batch_negs": 20,
+    "num_uniform_negs": 20,
+    "init_scale": 0.1,
+}
+
+
+def fitted(root, operator, num_rel=1, seed=1, repeats=6, **settings):
+    """The MRR of sixty random edges between two types after training on them."""
+    num = 1 if settings.get("dynamic_relations") else num_rel
+    relations = [relation(operator, name=f"r{i}", lhs="user", rhs="item") for i in range(num)]
+    config = make_config(root, **FITTING | {"global_emb": False, "relations": relations} | settings)
+    counts = {"user": 25, "item": 20}
+    triples = random_triples(np.random.default_rng(seed), 25, num_rel, 20, 60)
+    write_graph(config, counts, np.tile(triples, (repeats, 1)))
+    assert job.train(config)["num_edges"] == config.num_epochs * repeats * 60
+    return mean_reciprocal_rank(config, triples, triples)
+
+
+# Settings by operator, so that each comparator and each loss comes.
+FITS = {
+    "none": {"comparator": "l2", "loss_fn": "ranking", "margin": 1.0},
+    "diagonal": {"comparator": "cos", "loss_fn": "ranking"},
+    "translation": {"comparator": "squared_l2", "loss_fn": "softmax"},
+    "linear": {"comparator": "dot", "loss_fn": "logistic"},
+    "affine": {"bias": True, "global_emb": True, "max_norm": 8.0},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("operator", "dynamic"), [*zip(OPERATORS, cycle([False, True]), strict=False)])
+def test_every_operator_comparator_and_loss_fits_a_small_graph(tmp_path, operator, dynamic):
+    """Two relations, where the operator can tell these apart."""
+    num_rel = 1 if operator == "none" else 2
+    assert fitted(tmp_path, operator, num_rel, dynamic_relations=dynamic, **FITS.get(operator, {})) > 0.9
+
+
+def planted(rng, num_groups=12, size=20, degree=6):
+    """Edges inside groups that are hidden in the ids, split in train and test."""
+    count = num_groups * size
+    group = rng.permutation(np.repeat(np.arange(num_groups), size))
+    members = [np.flatnonzero(group == g) for g in range(num_groups)]
+    pairs = {(lhs, int(rhs)) for lhs in range(count) for rhs in rng.choice(members[group[lhs]], degree)}
+    triples = np.array([(lhs, 0, rhs) for lhs, rhs in sorted(pairs) if lhs != rhs])
+    rng.shuffle(triples)
+    return count, triples[100:], triples[:100]
+
+
+@pytest.mark.slow
+def test_four_partitions_are_as_good_as_one(tmp_path):
+    count, train, test = planted(np.random.default_rng(5))
+    known = np.concatenate([train, test])
+    found = {}
+    for num_partitions, bucket_order in ((1, "affinity"), (4, "affinity"), (4, "inside_out")):
+        settings = {"bucket_order": bucket_order, "dimension": 32, "num_epochs": 5}
+        root = tmp_path / f"{num_partitions}{bucket_order}"
+        config = make_config(root, num_partitions, regularization_coef=0.01, **settings)
+        write_graph(config, {"node": count}, np.tile(train, (3, 1)))
+        job.train(config)
+        found[num_partitions, bucket_order] = mean_reciprocal_rank(config, known, test)
+    # a blind guess scores .025; one that knows the groups, about .25
+    assert found[1, "affinity"] > 0.15
+    assert min(found.values()) > found[1, "affinity"] - 0.06
+
+
+TYPES = {"user": {"num_partitions": 1}, "item": {"num_partitions": 1}}
+QUERIES = ({"engine": "plain", "optimizer": "adagrad"}, {"all_negs": True, "max_norm": 0.5})
+# A configuration of each engine; each epoch is one step.
+ENGINES = {
+    "compiled": ({"engine": "auto"}, {"max_norm": 0.5, "global_emb": True}),
+    "plain": ({"engine": "plain"}, {"max_norm": 0.5, "global_emb": True, "comparator": "cos"}),
+    "plain, two-sided": ({"engine": "plain", "reciprocal_relations": True}, {"global_emb": False}),
+    "grouped, rhs": (QUERIES[0], QUERIES[1] | {"disable_lhs_negs": True}),
+    "grouped, lhs": (QUERIES[0], QUERIES[1] | {"disable_rhs_negs": True}),
+    "fused": ({"engine": "fused"}, {"global_emb": False}),
+    "dynamic": ({"engine": "auto"}, {"global_emb": False, "dynamic_relations": True}),
+    "fused, dynamic": ({"engine": "fused"}, {"global_emb": False, "dynamic_relations": True}),
+}
+
+
+def configured(root, engine, freeze=(), **more):
+    train, settings = ENGINES[engine]
+    settings = dict(settings)
+    all_negs = settings.pop("all_negs", False)
+    relations = [relation(name="likes", lhs="user", rhs="item", all_negs=all_negs)]
+    return make_config(
+        root,
+        **{"entities": TYPES, "relations": relations, "num_epochs": 1, "batch_size": 1000, "init_scale": 1.0},
+        **({"regularization_coef": 0.01} | settings | more),
+        train=train | {"freeze": list(freeze)},
+    )
+
+
+def write(config, rng, **counts):
+    edges = random_edges(config, counts, rng, 300)
+    if config.dynamic_relations:
+        edges[:, 1] = rng.integers(2, size=300)
+    write_graph(config, counts, edges)
+
+
+def state_of(config):
+    """All rows, sums, parameters, and their optimizer's states, by type and by relation."""
+    every = saved(config)
+    found = {name: [every[key] for key in every if key[0] == name] for name in config.entities}
+    keys = [key for key in every if "operators" in key]
+    keys += [key for name in config.entities if (key := f"global_embs.emb_{name}") in every]
+    found["likes"] = []
+    for number, key in enumerate(keys):
+        owner = key.removeprefix("global_embs.emb_") if "global" in key else "likes"
+        found[owner] += [every[key], every[number, "sum"], torch.tensor(float(every[number, "step"]))]
+    assert (len(keys), "sum") not in every
+    return found
+
+
+def same(ours, theirs):
+    return all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_is_frozen_stays_and_the_rest_moves_as_ever(tmp_path, rng, engine):
+    """One step from a trained checkpoint: parts that are not frozen move as without `freeze`."""
+    first = configured(tmp_path / "first", engine)
+    write(first, rng, user=30, item=20)
+    job.train(first)
+    before = state_of(first)
+
+    def continued(*freeze):
+        config = configured(
+            tmp_path / ("-".join(freeze) or "free"), engine, freeze, init_path=first.checkpoint_path
+        )
+        for folder in ("entities", "edges"):
+            shutil.copytree(tmp_path / "first" / folder, f"{config.output}/{folder}")
+        figures = job.train(config)
+        expected = engine.partition(",")[0]
+        step = {"grouped": "plain", "dynamic": "compiled"}.get(expected, expected)
+        assert [*figures["plan"]["steps"].values()] == [step]
+        return state_of(config)
+
+    free = continued()
+    for freeze in (("item",), ("user", "likes")):
+        after = continued(*freeze)
+        for name in ("user", "item", "likes"):
+            assert same(after[name], (before if name in freeze else free)[name]), (freeze, name)
+            assert not same(before[name], free[name])
+
+
+@pytest.mark.parametrize("engine", ["compiled", "plain"])
+def test_with_partitions_and_types_on_both_sides(tmp_path, rng, engine):
+    """A frozen type may be on both sides of one relation; a lower max_norm does not shorten its rows."""
+    types = {name: {"num_partitions": 2} for name in ("user", "item")}
+    relations = [
+        relation("translation", name="knows", lhs="user", rhs="user"),
+        relation(name="likes", lhs="user", rhs="item"),
+    ]
+    first = make_config(tmp_path / "first", entities=types, relations=relations, init_scale=1.0)
+    write(first, rng, user=20, item=20)
+    job.train(first)
+    update = {"checkpoint_path": str(tmp_path / "then"), "init_path": first.checkpoint_path, "max_norm": 0.1}
+    section = TrainConfig(freeze=["user", "knows"], engine="auto" if engine == "compiled" else "plain")
+    config = first.model_copy(update=update).with_section(section)
+    job.train(config)
+    for part in range(2):
+        rows = [pbg.read_embeddings(each.checkpoint_path, "user", part, 2)[0] for each in (first, config)]
+        assert rows[0].tobytes() == rows[1].tobytes()
+        rows = [pbg.read_embeddings(each.checkpoint_path, "item", part, 2)[0] for each in (first, config)]
+        assert not (rows[0] == rows[1]).any()
+    before, after = (pbg.read_model(each.checkpoint_path, 2)[0] for each in (first, config))
+    assert torch.equal(before["rhs_operators.0.translation"], after["rhs_operators.0.translation"])
+    assert not torch.equal(before["rhs_operators.1.diagonal"], after["rhs_operators.1.diagonal"])
+
+
+def test_several_workers_average_nothing_that_is_frozen(tmp_path, rng, client):
+    """-0.0 in a row would become 0.0 by a weighted mean with itself."""
+    types = {"user": {"num_partitions": 4}, "city": {"num_partitions": 1}}
+    relations = [
+        {"name": "knows", "lhs": "user", "rhs": "user", "operator": "translation"},
+        {"name": "lives", "lhs": "user", "rhs": "city", "operator": "diagonal"},
+    ]
+    first = make_config(tmp_path / "first", entities=types, relations=relations, global_emb=True)
+    write(first, rng, user=40, city=4)
+    job.train(first)
+    rows, state = pbg.read_embeddings(first.checkpoint_path, "city", 0, 2)
+    rows[0] = -0.0
+    shutil.copytree(first.checkpoint_path, tmp_path / "changed")
+    path = str(tmp_path / "changed")
+    (tmp_path / "changed/checksums.v2.xxh128").unlink()
+    (tmp_path / "changed/embeddings_city_0.v2.h5").unlink()
+    pbg.write_embeddings(path, "city", 0, 2, rows, state, first.pbg(), None)
+    section = TrainConfig(freeze=["city", "knows"], num_workers=2)
+    update = {"checkpoint_path": str(tmp_path / "then"), "init_path": path}
+    config = first.model_copy(update=update).with_section(section)
+    figures = job.run(config, client)
+    after, sums = pbg.read_embeddings(config.checkpoint_path, "city", 0, figures["version"])
+    assert after.tobytes() == rows.tobytes()
+    assert torch.equal(sums["state"][0]["sum"], state["state"][0]["sum"])
+    before, then = (pbg.read_model(each, 2)[0] for each in (path, config.checkpoint_path))
+    for key, value in before.items():
+        frozen = key in ("rhs_operators.0.translation", "global_embs.emb_city")
+        assert torch.equal(value, then[key]) == frozen, key
+
+
+@pytest.mark.parametrize(
+    ("freeze", "message"),
+    [
+        (["usre"], r"train\.freeze\[0\]: no entity type or relation 'usre'; did you mean 'user'\?"),
+        (["user", "item", "likes"], "nothing is left to train"),
+    ],
+)
+def test_names_are_checked_before_anything_starts(tmp_path, freeze, message):
+    with pytest.raises(ConfigError, match=message):
+        job.check(configured(tmp_path, "plain", freeze))
+
+
+def test_a_type_from_nowhere_is_told_of(tmp_path, rng, caplog):
+    config = configured(tmp_path, "plain", ["item"])
+    write(config, rng, user=30, item=20)
+    caplog.set_level("WARNING", "graphmill")
+    job.warn_of_drawn(config)
+    assert "train.freeze: item: there is no init_path, so the vectors stay as they are drawn" in caplog.text
+    assert config.train.result_settings()["freeze"] == ["item"]
+    assert "freeze" not in configured(tmp_path, "plain").train.result_settings()  # as in older checkpoints

@@ -52,17 +52,13 @@ def chosen(config: Config) -> Chosen:
     return found
 
 
-def trained_added(days: TwoDays) -> set[int]:
-    """Weights of the added rows whose ends are old."""
-    return {ADDED_FROM + 1 + row for row, (lhs, _, rhs) in enumerate(days.new) if is_old(lhs) and is_old(rhs)}
-
-
 @pytest.mark.parametrize(("number", "replay", "chunks"), pairs([1, 2], [0.0, 2.5, 100.0], [1, 3]))
 def test_all_added_edges_and_a_replay_of_others(days: Days, number: int, replay: float, chunks: int) -> None:
     config = days[number].second(num_epochs=3, num_edge_chunks=chunks, train={"replay": replay})
     found = chosen(config)
     assert len(found) == 3 * chunks
-    added = trained_added(days[number])
+    of_old_ends = [row for row, (lhs, _, rhs) in enumerate(days[number].new) if is_old(lhs) and is_old(rhs)]
+    added = {ADDED_FROM + 1 + row for row in of_old_ends}
     drawn: dict[int, Counter[int]] = {epoch: Counter() for epoch in range(3)}
     for (epoch, chunk), buckets in found.items():
         for bucket, weights in buckets.items():

@@ -59,11 +59,6 @@ def all_negs(operator, comparator, dynamic, **more):
     return settings(operator, comparator, "softmax", dynamic, **(usual | more))
 
 
-def edge_tensors(scene):
-    lhs, rel, rhs = map(torch.tensor, zip(*scene.edges, strict=True))
-    return EdgeTensors(lhs, rel, rhs, scene.batch.weight_B)
-
-
 def known_of(scene):
     """Edges that are not trained: some of the queries' own, others, and those of another relation."""
     drawn = Scene(scene.config, scene.relation, seed=9, num_edges=12)
@@ -76,7 +71,8 @@ def known_of(scene):
 def queries_of(scene, known=None, seed=1):
     generator, num = torch.Generator().manual_seed(seed), len(scene.config.relations)
     rows = {side: [len(table)] * num for side, table in scene.side_tables.items()}
-    found = list(batches.cut_for_training(scene.config, edge_tensors(scene), generator, rows, known))
+    edges = EdgeTensors(*map(torch.tensor, zip(*scene.edges, strict=True)), scene.batch.weight_B)
+    found = list(batches.cut_for_training(scene.config, edges, generator, rows, known))
     if scene.is_weighted:
         return [replace(each, own=OwnRows(1, 4, 0.3)) for each in found]
     return found
