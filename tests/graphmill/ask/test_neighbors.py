@@ -19,61 +19,57 @@ from graphmill.ask.neighbors import along_relation, find_types, neighbors
 from graphmill.cli import exit_codes
 from graphmill.cli.remap import command
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats import remapped
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
 from remap import job
-from tests.graphmill.ask.predict.world import World, write_world
+from tests.graphmill.ask.predict.world import DIMENSION, World, write_world
 from tests.pairs import pairs
 from tests.remap import graph
 
-DIMENSION = 6
-
-
-def write_ours(folder: Path, rows: np.ndarray, entity_type: str = "node", num_parts: int = 3) -> None:
-    """Row k has the id n{k}."""
-    for part, numbers in enumerate(np.array_split(np.arange(len(rows)), num_parts)):
-        with remapped.new_part(str(folder), entity_type, part, rows.shape[1]) as writer:
-            writer.append(pa.array([f"n{k}" for k in numbers], pa.string()), rows[numbers])
-
-
-def cosines(rows: np.ndarray, of: int) -> list[tuple[str, float]]:
-    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    order = np.argsort(-(unit @ unit[of]), kind="stable")
-    return [(f"n{k}", float(unit[k] @ unit[of])) for k in order if k != of]
-
 
 @pytest.fixture
-def rows(rng: np.random.Generator) -> np.ndarray:
-    return rng.standard_normal((50, DIMENSION), np.float32)
+def published(tmp_path: Path) -> Callable[..., World]:
+    """A trained run with vectors as remap leaves them."""
+
+    def write(**settings: Any) -> World:
+        world = write_world(tmp_path, **settings)
+        world.publish(world.config.embedding_path)
+        return world
+
+    return write
 
 
-def test_vectors_that_are_no_numbers_are_no_neighbours(tmp_path: Path, rows: np.ndarray) -> None:
-    names, values = zip(*(each for each in cosines(rows, 7) if each[0] not in ("n3", "n30")), strict=True)
-    rows[[3, 30], 2] = np.nan
-    write_ours(tmp_path / "embeddings", rows)
-    entity_type, found = neighbors(str(tmp_path / "embeddings"), "n7", 500)
-    for each in (found, graphmill.open(str(tmp_path)).neighbors("node", "n7", 500)):
-        assert (entity_type, [near.id for near in each]) == ("node", [*names])
+def test_vectors_that_are_no_numbers_are_no_neighbours(tmp_path: Path, world: World) -> None:
+    world.vectors["user"][[3, 10], 2] = np.nan
+    world.publish(path := world.config.embedding_path)
+    asked, wrong = world.name("user", 7), world.name("user", 3)
+    names, values = zip(
+        *(each for (own, _), each in world.cosines("user", "user", 20).items() if own == asked), strict=True
+    )
+    assert len(names) == 13
+    entity_type, found = neighbors(path, asked, 500)
+    for each in (found, graphmill.open(str(tmp_path / "run")).neighbors("user", asked, 500)):
+        assert (entity_type, [near.id for near in each]) == ("user", [*names])
         assert [near.similarity for near in each] == pytest.approx(values, abs=1e-6)
-    assert neighbors(str(tmp_path / "embeddings"), "n7", 5)[1] == found[:5]
-    assert neighbors(str(tmp_path / "embeddings"), "n3", 50)[1] == []
+    assert neighbors(path, asked, 5)[1] == found[:5]
+    assert neighbors(path, wrong, 50)[1] == []
 
 
-def test_tables_of_other_names_and_integer_ids(tmp_path: Path, rows: np.ndarray) -> None:
+def test_tables_of_other_names_and_integer_ids(tmp_path: Path, world: World) -> None:
     (tmp_path / "user").mkdir()
-    names = pa.array(map(str, range(50)))
+    names, best = pa.array(map(str, range(16))), world.cosines("user", "user", 3)
     for kind, ids in (
-        (pa.list_(pa.float64()), pa.array(range(50))),
+        (pa.list_(pa.float64()), pa.array(range(16))),
         (pa.large_list(pa.float32()), names.cast(pa.large_string())),  # as polars writes them
         (pa.large_list(pa.float32()), names.cast(pa.string_view())),
         (pa.list_(pa.float16(), DIMENSION), names.dictionary_encode()),
     ):
-        lists = pa.array(list(rows.astype(np.float64)), kind)
+        lists = pa.array(list(world.vectors["user"].astype(np.float64)), kind)
         pq.write_table(pa.table({"emb": lists, "nid": ids}), tmp_path / "user/embed-00000_00000.parquet")
         entity_type, found = neighbors(str(tmp_path), "7", 3)
         assert entity_type == "user"
-        assert [f"n{each.id}" for each in found] == [name for name, _ in cosines(rows, 7)[:3]]
+        wanted = [best[world.name("user", 7), rank][0] for rank in (1, 2, 3)]
+        assert [world.name("user", int(each.id)) for each in found] == wanted
 
 
 @pytest.mark.parametrize("names", [{}, {"id": "nid", "type": "kind", "embedding": "emb"}])
@@ -87,18 +83,6 @@ def test_tables_of_ours_in_another_shape(near_client: Client, tmp_path: Path, na
     entity_type, found = neighbors(config.embedding_path, mine, 20)
     assert entity_type == "user"
     assert {each.id for each in found} == {i for t, i in graph.expected_rows() if t == "user"} - {mine}
-
-
-@pytest.fixture
-def published(tmp_path: Path) -> Callable[..., World]:
-    """A trained run with vectors as remap leaves them."""
-
-    def write(**settings: Any) -> World:
-        world = write_world(tmp_path, **settings)
-        world.publish(world.config.embedding_path)
-        return world
-
-    return write
 
 
 @pytest.mark.parametrize(
@@ -133,25 +117,24 @@ def test_relations_that_cannot_be_asked(tmp_path: Path, published: Callable[...,
     with pytest.raises(ConfigError, match="--relation r7: expected one of likes, follows"):
         along_relation(config, config.embedding_path, asked, 3, "r7", False)
     relations = [each.model_dump() | {"operator": "translation"} for each in config.relations]
-    for changes, message in (
-        ({"relations": relations}, r"no parameter 'rhs_operators\.1\.translation' of the operator trans"),
+    other = configuration.from_mapping(config.model_dump() | {"relations": relations})
+    with pytest.raises(
+        ConfigError, match=r"no parameter 'rhs_operators\.1\.translation' of the operator trans"
     ):
-        other = configuration.from_mapping(config.model_dump() | changes)
-        with pytest.raises(ConfigError, match=message):
-            along_relation(other, config.embedding_path, asked, 3, "follows", False)
+        along_relation(other, config.embedding_path, asked, 3, "follows", False)
     world.publish(str(tmp_path / "other"), {name: rows[:, :4] for name, rows in world.vectors.items()})
     with pytest.raises(ConfigError, match="other: expected vectors of length 6, found 4"):
         along_relation(config, str(tmp_path / "other"), asked, 3, "follows", False)
 
 
-def test_what_is_not_there(tmp_path: Path, rows: np.ndarray) -> None:
+def test_what_is_not_there(tmp_path: Path, world: World) -> None:
     with pytest.raises(NotFoundError, match="expected a folder with tables of vectors"):
         neighbors(str(tmp_path), "n7", 5)
-    write_ours(tmp_path, rows)
-    with pytest.raises(NotFoundError, match="--id nobody: there is no such id among node"):
+    world.publish(str(tmp_path))
+    with pytest.raises(NotFoundError, match="--id nobody: there is no such id among item, user"):
         neighbors(str(tmp_path), "nobody", 5)
-    with pytest.raises(NotFoundError, match="--type item: expected one of node"):
-        neighbors(str(tmp_path), "n7", 5, "item")
+    with pytest.raises(NotFoundError, match="--type node: expected one of item, user"):
+        neighbors(str(tmp_path), "n7", 5, "node")
     (tmp_path / "odd").mkdir()
     pq.write_table(pa.table({"a": ["x"], "b": ["y"]}), tmp_path / "odd/x.parquet")
     with pytest.raises(FormatError, match="expected one column of ids and one of lists of floats"):

@@ -77,7 +77,6 @@ def sample(seed: int = 0, num_rows: int = 9, dimension: int = 4) -> MemoryCheckp
 
 def static_model(dimension: int) -> ModelState:
     """Operators of static relations, and global embeddings, in the order of the model."""
-    generator = torch.Generator().manual_seed(dimension)
     shapes = {
         "rhs_operators.0.linear_transformation": (dimension, dimension),
         "rhs_operators.1.linear_transformation": (dimension, dimension),
@@ -88,12 +87,11 @@ def static_model(dimension: int) -> ModelState:
         "global_embs.emb_item": (dimension,),
         "global_embs.emb_user": (dimension,),
     }
-    return _model(shapes, generator)
+    return _model(shapes)
 
 
 def dynamic_model(dimension: int, num_relations: int) -> ModelState:
     """Operators of dynamic relations."""
-    generator = torch.Generator().manual_seed(dimension)
     shapes = {
         f"{side}_operators.0.{name}": (num_relations, *shape)
         for side in ("lhs", "rhs")
@@ -102,10 +100,11 @@ def dynamic_model(dimension: int, num_relations: int) -> ModelState:
             ("translations", (dimension,)),
         )
     }
-    return _model(shapes, generator)
+    return _model(shapes)
 
 
-def _model(shapes: Mapping[str, tuple[int, ...]], generator: torch.Generator) -> ModelState:
+def _model(shapes: Mapping[str, tuple[int, ...]]) -> ModelState:
+    generator = torch.Generator().manual_seed(4)
     parameters = {key: torch.randn(shape, generator=generator) for key, shape in shapes.items()}
     state = {
         number: {"step": torch.tensor(float(number)), "sum": torch.rand(value.shape, generator=generator)}
@@ -122,13 +121,8 @@ def config_of(tables: Tables) -> dict[str, Any]:
     return {
         "entities": {name: {"num_partitions": len(parts)} | undivided for name, parts in tables.items()},
         "relations": [{"name": "likes", "lhs": "user", "rhs": "item", "all_negs": True}],
-        **{
-            "dimension": dimension,
-            "init_scale": 0.001,
-            "num_epochs": 4,
-            "num_edge_chunks": 2,
-            "num_batch_negs": 50,
-        },
+        **{"dimension": dimension, "init_scale": 0.001, "num_batch_negs": 50},
+        **{"num_epochs": ITERATION.num_epochs, "num_edge_chunks": ITERATION.num_edge_chunks},
         **{"entity_path": "entities", "edge_paths": ["edges/a", "edges/b"]},
         **{"checkpoint_path": "checkpoint", "init_path": None},
     }

@@ -23,18 +23,11 @@ from graphmill.display import progress
 from graphmill.storage import hdfs
 from tests.logged import messages_of
 from tests.waiting import wait_until
-from tests.workers import FORKING, forking
+from tests.workers import FORKING, die_once, forking
 
 
 def square(number: int) -> int:
     return number * number
-
-
-def die_once(marker: str) -> str:
-    if not storage.exists(marker):
-        storage.write_text(marker, "")
-        os.kill(os.getpid(), signal.SIGKILL)
-    return "survived"
 
 
 def refuse_or_write(place: str, number: int) -> None:
@@ -123,7 +116,8 @@ def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.Log
         losses.counted(client),
     ):
         caplog.handler.setLevel(0)  # the cluster has silenced all handlers of distributed's log
-        assert cluster.run_task(client, die_once, str(tmp_path / "died"), description="dying") == "survived"
+        died = str(tmp_path / "died")
+        assert cluster.run_task(client, die_once, died, square, 3, description="dying") == 9
         assert losses.num_workers == 1
         with pytest.raises(errors.ClusterError, match="dying: the task's worker died 2 times"):
             cluster.run_task(client, always_die, description="dying")

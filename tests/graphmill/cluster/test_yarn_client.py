@@ -23,7 +23,6 @@ from graphmill.cluster.yarn import Containers
 from graphmill.config import validated
 from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ClusterError, ConfigError, DiskFullError, GraphMillError, StorageError
-from tests.logged import messages_of
 from tests.processes import executable, full_disk
 from tests.waiting import wait_until
 
@@ -333,18 +332,6 @@ def test_missing_containers_are_replaced_with_patience(monkeypatch: pytest.Monke
     assert replaced(monkeypatch, lambda now: 2 if 40 < now <= 41 else 1, 60) == [11, 32, 52]
     assert replaced(monkeypatch, lambda now: 0, 1000) == [11, 32, 73, -1]
     assert replaced(monkeypatch, lambda now: 1, 70, was_complete=False) == [60.5]  # they may still come
-
-
-def test_containers_that_come_again_replace_none(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "graphmill")
-    events = yarn.ContainerEvents(SimpleNamespace())
-    one, two, three = (f"container_17_0001_02_00000{n}" for n in range(3))
-    for names in ([one], [], [one], [one, two], [two], [two, three]):
-        events.see(dict.fromkeys(names, "h"))
-    assert messages_of(caplog) == [
-        "yarn: attempt 2 of the application master of application_17_0001 began",
-        f"yarn: {three} on h replaces {one} on h",
-    ]
 
 
 @pytest.mark.slow

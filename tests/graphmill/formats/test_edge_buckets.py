@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
@@ -39,12 +40,15 @@ def foreign(tmp_path: Path, change: Callable[[h5py.File], None]) -> str:
     return str(tmp_path)
 
 
-def replaced(column: str, values: object) -> Callable[[h5py.File], None]:
-    """The change that puts `values` in the place of a dataset."""
+def replaced(column: str, values: object = None, **created: Any) -> Callable[[h5py.File], None]:
+    """The change that puts `values` in the place of a dataset, or what h5py creates."""
 
     def change(hdf5: h5py.File) -> None:
         hdf5.pop(column, None)
-        hdf5[column] = values
+        if created:
+            hdf5.create_dataset(column, **created)
+        else:
+            hdf5[column] = values
 
     return change
 
@@ -147,11 +151,6 @@ def test_writer_refuses(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def _external_storage(hdf5: h5py.File) -> None:
-    del hdf5["lhs"]
-    hdf5.create_dataset("lhs", (4,), "i1", external=[("/etc/hostname", 0, 4)])
-
-
 def _virtual(hdf5: h5py.File) -> None:
     del hdf5["lhs"]
     layout = h5py.VirtualLayout((4,), "i4")
@@ -160,8 +159,8 @@ def _virtual(hdf5: h5py.File) -> None:
 
 
 def _half_written(hdf5: h5py.File) -> None:
-    del hdf5["lhs"]
-    hdf5.create_dataset("lhs", (4,), "i4", chunks=(2,), compression="gzip")[:2] = 1
+    replaced("lhs", shape=(4,), dtype="i4", chunks=(2,), compression="gzip")(hdf5)
+    hdf5["lhs"][:2] = 1
 
 
 def _group(hdf5: h5py.File) -> None:
@@ -178,7 +177,7 @@ def _group(hdf5: h5py.File) -> None:
         (lambda hdf5: hdf5.pop("rel"), "expected a dataset 'rel'"),
         (_group, "expected a dataset 'lhs'"),
         (replaced("lhs", h5py.ExternalLink("other.h5", "lhs")), "expected a dataset 'lhs'"),
-        (_external_storage, "expected a dataset 'lhs'"),
+        (replaced("lhs", shape=(4,), dtype="i1", external=[("/etc/hostname", 0, 4)]), "a dataset 'lhs'"),
         (_virtual, "expected a dataset 'lhs'"),
         (_half_written, "'/lhs': expected 16 bytes .* parts of it were never written"),
         (replaced("rhs", np.arange(3)), "of one length, found: lhs has 4, rel has 4, rhs has 3"),
@@ -202,8 +201,7 @@ def test_reader_refuses(tmp_path: Path, change: Callable[[h5py.File], None], mes
 def test_any_integer_dtype_and_layout(tmp_path: Path, dtype: str, chunks: tuple[int] | None) -> None:
     def change(hdf5: h5py.File) -> None:
         for column in edge_buckets.COLUMNS:
-            del hdf5[column]
-            hdf5.create_dataset(column, data=np.arange(7, dtype=dtype), chunks=chunks)
+            replaced(column, data=np.arange(7, dtype=dtype), chunks=chunks)(hdf5)
         hdf5["weight"] = np.arange(7)  # of PBG
 
     found = edge_buckets.read_bucket(foreign(tmp_path, change), BUCKET, 2, 6)
@@ -212,11 +210,7 @@ def test_any_integer_dtype_and_layout(tmp_path: Path, dtype: str, chunks: tuple[
 
 
 def test_missing_truncated_and_damaged_files(tmp_path: Path) -> None:
-    def change(hdf5: h5py.File) -> None:
-        del hdf5["lhs"]
-        hdf5.create_dataset("lhs", data=np.arange(4), chunks=(4,), fletcher32=True)
-
-    folder = foreign(tmp_path, change)
+    folder = foreign(tmp_path, replaced("lhs", data=np.arange(4), chunks=(4,), fletcher32=True))
     with h5py.File(tmp_path / URI) as hdf5:
         offset = hdf5["lhs"].id.get_chunk_info(0).byte_offset
     whole = (tmp_path / URI).read_bytes()

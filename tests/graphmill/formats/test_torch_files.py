@@ -132,18 +132,6 @@ def test_anything_but_a_tensor_with_rows_is_refused(tmp_path: Path) -> None:
             read(tmp_path / "no.pt")
 
 
-def rewrite(path: Path, old: bytes, new: bytes) -> None:
-    """Replace bytes of data.pkl, everything else as it was."""
-    with zipfile.ZipFile(path) as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, content in members.items():
-            if name.endswith("data.pkl"):
-                assert old in content
-                content = content.replace(old, new)
-            archive.writestr(name, content)
-
-
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -158,9 +146,14 @@ def test_a_forged_description_is_refused(tmp_path: Path, old: bytes, new: bytes)
     path = tmp_path / "forged.pt"
     torch.save(torch.zeros(7, 3), path)
     with zipfile.ZipFile(path) as archive:
-        pickled = archive.read(archive.namelist()[0])
-    if old not in pickled:  # the opcode that stores follows the length at once in one torch, not in another
+        members = {name: archive.read(name) for name in archive.namelist()}
+    (pickled,) = (name for name in members if name.endswith("data.pkl"))
+    if old not in members[pickled]:  # what stores follows the length at once in one torch, not in another
         old, new = old[:-1], new[:-1]
-    rewrite(path, old, new)
+    assert old in members[pickled]
+    members[pickled] = members[pickled].replace(old, new)
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
     with pytest.raises(FormatError, match=r"forged\.pt: expected"):
         read(path)

@@ -17,14 +17,11 @@ def test_kernels() -> None:
     cases = compiled_by("tests.graphmill.gpu.compile_kernels", *map(str, GPUS))
     assert cases.keys() == set(map(str, GPUS))
     for capability, kernels in cases.items():
-        check(kernels, *GPUS[int(capability)])
-
-
-def check(kernels: list[list[str]], instruction: str, shared_kib: int, spilled: int) -> None:
-    assert {name for name, *_ in kernels} == {*SCORES, "tiles"}
-    for name, product, shared, stack, _ in kernels:
-        assert int(shared) <= shared_kib * 1024
-        assert int(stack) <= spilled
-        assert product == (instruction if name in SCORES else "none")
-    # one instruction: a score is the same in all kernels
-    assert len({names for name, *_, names in kernels if name in SCORES}) == 1
+        instruction, shared_kib, spilled = GPUS[int(capability)]
+        assert {name for name, *_ in kernels} == {*SCORES, "tiles"}
+        for name, product, shared, stack, _ in kernels:
+            assert int(shared) <= shared_kib * 1024
+            assert int(stack) <= spilled
+            assert product == (instruction if name in SCORES else "none")
+        # one instruction: a score is the same in all kernels
+        assert len({names for name, *_, names in kernels if name in SCORES}) == 1

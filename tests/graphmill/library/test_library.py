@@ -22,60 +22,51 @@ from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundEr
 from graphmill.formats import remapped
 from graphmill.library.run import Run
 from tests.graphmill.ask.fold_in.test_fold_in import write_edges
-from tests.graphmill.ask.predict.world import World, write_world
+from tests.graphmill.ask.predict.world import DIMENSION, World, write_world
 
-NUM_USERS = 700
-DIMENSION = 8
-
-
-@pytest.fixture
-def vectors(rng: np.random.Generator) -> np.ndarray:
-    return rng.normal(size=(NUM_USERS, DIMENSION)).astype(np.float32)
+NUM_USERS = 16
 
 
 @pytest.fixture
-def output(tmp_path: Path, vectors: np.ndarray, rng: np.random.Generator) -> Path:
-    """Two types, one in two partitions, and a run.json that was written when the folder lay elsewhere."""
-    folder = tmp_path / "out" / "vectors"
-    for partition, rows in enumerate((slice(0, 400), slice(400, NUM_USERS))):
-        ids = [f"u{number}" for number in range(NUM_USERS)[rows]]
-        with remapped.new_part(str(folder), "user", partition, DIMENSION) as part:
-            part.append(pa.array(ids), vectors[rows])
-    with remapped.new_part(str(folder), "item", 0, 4) as part:
-        part.append(pa.array(["i0", "i1"]), rng.normal(size=(2, 4)).astype(np.float32))
-    entities = {"user": {"num_partitions": 2}, "item": {"num_partitions": 1}}
-    config = {"output": "/was/here", "embedding_path": "/was/here/vectors", "entities": entities}
-    stages, metrics = {"etl": {"num_rows": 7}}, {"mrr": 0.25}
-    record = {"status": "done", "config": config, "stages": stages, "metrics": metrics}
-    (tmp_path / "out" / "run.json").write_text(json.dumps(record))
-    return tmp_path / "out"
+def world(tmp_path: Path) -> World:
+    """A run, one type of it in two partitions, with the embeddings that remap would write."""
+    world = write_world(tmp_path / "run", counts={"user": [8, 8], "item": [30]})
+    world.publish(world.config.embedding_path)
+    return world
+
+
+@pytest.fixture
+def output(world: World) -> Path:
+    return Path(world.config.output)
 
 
 def test_a_run_shows_its_record_and_its_embeddings(output: Path) -> None:
+    record = json.loads((output / "run.json").read_text()) | {"status": "done", "metrics": {"mrr": 0.25}}
+    (output / "run.json").write_text(json.dumps(record | {"stages": {"etl": {"num_rows": 7}}}))
     run = graphmill.open(str(output))
     assert run.entity_types == ("user", "item")
-    assert run.num_entities == {"user": NUM_USERS, "item": 2}
+    assert run.num_entities == {"user": NUM_USERS, "item": 30}
     assert run.dimension("user") == DIMENSION
     assert (run.status, run.metrics, run.stages["etl"]["num_rows"]) == ("done", {"mrr": 0.25}, 7)
-    assert "user: 700" in repr(run)
+    assert "user: 16" in repr(run)
     for same in (output, output / "run.json", str(output / "run.json")):
         assert graphmill.open(same).num_entities == run.num_entities
 
 
-def test_embeddings_equal_the_files(output: Path, vectors: np.ndarray) -> None:
+def test_embeddings_equal_the_files(output: Path, world: World) -> None:
     run = graphmill.open(str(output))
     table = run.embeddings("user")
     assert table.schema == remapped.schema(DIMENSION)
-    assert table["id"].to_pylist() == [f"u{number}" for number in range(NUM_USERS)]
+    assert table["id"].to_pylist() == list(world.by_id("user"))
     ids, found_ND = run.vectors("user")
     assert ids == table["id"].to_pylist()
-    np.testing.assert_array_equal(found_ND, vectors)
+    np.testing.assert_array_equal(found_ND, world.vectors["user"])
     frame = table.to_pandas()
-    np.testing.assert_array_equal(np.stack(frame["embedding"]), vectors)
+    np.testing.assert_array_equal(np.stack(frame["embedding"]), world.vectors["user"])
 
 
 def test_a_type_without_entities_is_empty(output: Path) -> None:
-    with remapped.new_part(str(output / "vectors"), "tag", 0, 3):
+    with remapped.new_part(str(output / "embeddings"), "tag", 0, 3):
         pass
     run = graphmill.open(str(output))
     ids, found_ND = run.vectors("tag")
@@ -84,13 +75,12 @@ def test_a_type_without_entities_is_empty(output: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_lazy_table_has_one_partition_per_file(output: Path, vectors: np.ndarray) -> None:
-    pytest.importorskip("pandas")
+def test_a_lazy_table_has_one_partition_per_file(output: Path, world: World) -> None:
     lazy = graphmill.open(str(output)).lazy_embeddings("user")
     assert lazy.npartitions == 2
     whole = lazy.compute()
-    assert whole["id"].tolist() == [f"u{number}" for number in range(NUM_USERS)]
-    np.testing.assert_array_equal(np.stack(whole["embedding"]), vectors)
+    assert whole["id"].tolist() == list(world.by_id("user"))
+    np.testing.assert_array_equal(np.stack(whole["embedding"]), world.vectors["user"])
     lengths = lazy["embedding"].map_partitions(lambda each: each.map(len), meta=("n", "int64"))
     assert set(lengths.compute()) == {DIMENSION}
 
@@ -101,32 +91,31 @@ def test_a_lazy_table_without_pandas_names_the_extra(output: Path, monkeypatch: 
         graphmill.open(str(output)).lazy_embeddings("user")
 
 
-def test_the_first_rows_come_from_every_partition(output: Path) -> None:
+def test_the_first_rows_come_from_every_partition(output: Path, world: World) -> None:
     run = graphmill.open(str(output))
     found = [name for ids, _ in run.iter_vectors("user", max_rows=10) for name in ids.to_pylist()]
-    assert found == [*(f"u{number}" for number in range(5)), *(f"u{number}" for number in range(400, 405))]
-    for num in (0, 1, 7, 600, 9999):
+    assert found == [world.name("user", number) for number in (*range(5), *range(8, 13))]
+    for num in (0, 1, 7, 12, 9999):
         assert sum(len(ids) for ids, _ in run.iter_vectors("user", max_rows=num)) == min(num, NUM_USERS)
 
 
-def test_missing_types_and_ids_are_refused(output: Path, tmp_path: Path) -> None:
-    run = graphmill.open(str(output))
-    with pytest.raises(NotFoundError, match="'shop'; types: user, item"):
-        run.embeddings("shop")
-    with pytest.raises(NotFoundError, match="'u700': there is no user of that id among 700"):
-        run.neighbors("user", "u700")
-    with pytest.raises(BadInputError, match="length 8, item of 4"):
-        run.neighbors("user", "u1", among="item")
-    for k in (0, -1):
-        with pytest.raises(BadInputError, match=f"k: expected 1 or more, found {k}"):
-            run.neighbors("user", "u1", k)
+def test_missing_types_and_ids_are_refused(output: Path, world: World) -> None:
+    world.publish(world.config.embedding_path, {"item": world.vectors["item"][:, :4]})
+    run, user = graphmill.open(str(output)), world.name("user", 1)
     for none in (None, ""):
-        with pytest.raises(NotFoundError, match=f"{none!r}: there is no user of that id among 700$"):
+        with pytest.raises(NotFoundError, match=f"{none!r}: there is no user of that id among 16$"):
             run.vector("user", none)
-    with pytest.raises(BadInputError, match="ids: expected strings or integers, found double"):
-        run.vector("user", 1.5)
-    with pytest.raises(NotFoundError, match=r"nowhere: expected a run, found none"):
-        graphmill.open(str(tmp_path / "nowhere"))
+    for error, message, ask in (
+        (NotFoundError, "'shop'; types: user, item", lambda: run.embeddings("shop")),
+        (NotFoundError, "'me': there is no user of that id among 16", lambda: run.neighbors("user", "me")),
+        (BadInputError, "length 6, item of 4", lambda: run.neighbors("user", user, among="item")),
+        (BadInputError, "k: expected 1 or more, found 0", lambda: run.neighbors("user", user, 0)),
+        (BadInputError, "k: expected 1 or more, found -1", lambda: run.neighbors("user", user, -1)),
+        (BadInputError, "ids: expected strings or integers, found double", lambda: run.vector("user", 1.5)),
+        (NotFoundError, r"nowhere: expected a run, found none", lambda: graphmill.open(f"{output}/nowhere")),
+    ):
+        with pytest.raises(error, match=message):
+            ask()
 
 
 def test_an_id_may_be_an_integer(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -151,21 +140,18 @@ def test_a_damaged_run_json_is_refused(tmp_path: Path, content: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/elsewhere/secret", "/was/here/../secret", "/was/hereafter", "/was/here/hdfs://there/x"]
+    ("path", "found"),
+    [
+        ("/was/here/vectors", "vectors"),  # of a run that has moved
+        *((f"/{path}", "embeddings") for path in ("elsewhere/secret", "was/here/../secret", "was/hereafter")),
+        ("/was/here/hdfs://there/x", "embeddings"),
+    ],
 )
-def test_no_path_in_run_json_leads_out_of_the_folder(tmp_path: Path, path: str) -> None:
+def test_no_path_in_run_json_leads_out_of_the_folder(tmp_path: Path, path: str, found: str) -> None:
     config = {"output": "/was/here", "embedding_path": path}
     (tmp_path / "run.json").write_text(json.dumps({"config": config, "stages": {}}))
-    assert Run(str(tmp_path)).embedding_path == str(tmp_path / "embeddings")
+    assert Run(str(tmp_path)).embedding_path == str(tmp_path / found)
     assert Run(str(tmp_path), "/chosen").embedding_path == "/chosen"
-
-
-@pytest.fixture
-def world(tmp_path: Path) -> World:
-    """A run, with the embeddings that remap would write."""
-    world = write_world(tmp_path / "run", num_partitions=3)
-    world.publish(world.config.embedding_path)
-    return world
 
 
 def test_like_a_left_join(tmp_path: Path, world: World) -> None:

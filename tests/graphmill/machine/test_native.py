@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -168,14 +169,11 @@ def test_an_installation_s_code_that_does_not_load_is_compiled_here(machine, cap
     assert "does not load" in caplog.text
 
 
-def no_home(path: Path) -> Path:
-    raise RuntimeError("Could not determine home directory.")
-
-
 @pytest.mark.parametrize("cache", ["a file", "no home"])
 def test_compiled_where_nobody_has_a_home(machine, cache, monkeypatch):
     (machine.root / "a file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", "" if cache == "no home" else str(machine.root / "a file"))
+    no_home = Mock(side_effect=RuntimeError("Could not determine home directory."))
     monkeypatch.setattr(Path, "expanduser", no_home)  # of a user without a name, where HOME is not set
     assert machine.answer() == 42
     assert not list((machine.root / "tmp").iterdir())  # it is loaded by then

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -413,39 +414,22 @@ def test_hdfs_that_does_not_answer_is_an_error(listening: bool, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "reason"),
+    ("kind", "name", "text"),
     [
-        (
-            r'hadoop.security.AccessControlException", "Permission denied: user=al, inode=\"/ro\":root',
-            AccessError,
-            'AccessControlException: Permission denied: user=al, inode="/ro":root',
-        ),
-        (
-            r'hadoop.hdfs.protocol.SnapshotAccessControlException", "Modification is disallowed',
-            AccessError,
-            "SnapshotAccessControlException: Modification is disallowed",
-        ),
-        (
-            'hadoop.hdfs.protocol.NSQuotaExceededException", "The NameSpace quota of /ns is exceeded',
-            DiskFullError,
-            "NSQuotaExceededException: The NameSpace quota of /ns is exceeded",
-        ),
-        (
-            'hadoop.hdfs.protocol.FSLimitException$PathComponentTooLongException", "limit=255 length=300',
-            PathError,
-            "PathComponentTooLongException: limit=255 length=300",
-        ),
-        (
-            r'hadoop.hdfs.server.namenode.SafeModeException", "Cannot create file/x.\nIt was turned on.',
-            StorageError,
-            "SafeModeException: Cannot create file/x. It was turned on.",
-        ),
+        (AccessError, "security.AccessControl", r"Permission denied: user=al, inode=\"/ro\":root"),
+        (AccessError, "hdfs.protocol.SnapshotAccessControl", "Modification is disallowed"),
+        (DiskFullError, "hdfs.protocol.NSQuotaExceeded", "The NameSpace quota of /ns is exceeded"),
+        (PathError, "hdfs.protocol.FSLimitException$PathComponentTooLong", "limit=255 length=300"),
+        (StorageError, "hdfs.server.namenode.SafeMode", r"Cannot create file/x.\nIt was turned on."),
     ],
 )
-def test_what_a_namenode_refuses(error: str, kind: type[StorageError], reason: str) -> None:
+def test_what_a_namenode_refuses(kind: type[StorageError], name: str, text: str) -> None:
     """By the form of hdfs-native's errors, which hold Java's stack trace."""
+    error = f'"org.apache.hadoop.{name}Exception", "{text}\\n\\tat org.apache.Main.main(Main.java:1)\\n"'
     with pytest.raises(StorageError) as caught, explained("create", "hdfs://h/x"):
-        raise RuntimeError(f'RPCError("org.apache.{error}\\n\\tat org.apache.Main.main(Main.java:1)\\n")')
+        raise RuntimeError(f"RPCError({error})")
+    told = text.replace(r"\"", '"').replace(r"\n", " ")
+    reason = f"{re.split('[.$]', name)[-1]}Exception: {told}"
     assert (type(caught.value), str(caught.value)) == (kind, f"hdfs://h/x: cannot create: {reason}")
 
 

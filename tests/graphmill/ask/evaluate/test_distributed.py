@@ -1,8 +1,6 @@
 """The tasks of an evaluation on a cluster: the same ranks as in one process, also when a worker dies."""
 
-import os
-import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,11 +10,11 @@ import pytest
 
 from graphmill import storage
 from graphmill.ask.evaluate import evaluate, job
-from graphmill.ask.evaluate.execution import COUNTING, Execution, Result
+from graphmill.ask.evaluate.execution import COUNTING, Execution
 from graphmill.config import Config
 from graphmill.config.sections.evaluate import EvaluateConfig
 from tests.graphmill.ask.predict.world import write_world
-from tests.workers import workers
+from tests.workers import die_once, workers
 
 
 def small_world(folder: Path, num_partitions: int, **settings: Any) -> Config:
@@ -42,13 +40,6 @@ def test_a_cluster_finds_what_one_process_finds(tmp_path, client, num_partitions
     again = evaluate.evaluate(config.with_section(section))
     assert again["metrics"] == alone["metrics"]
     assert again["metrics_by_degree"] == alone["metrics_by_degree"]
-
-
-def die_once(sign: str, function: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function; the first of all processes that comes here dies instead."""
-    if storage.create_text(sign, ""):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return function(*arguments)
 
 
 @dataclass(frozen=True)
