@@ -126,7 +126,6 @@ def test_cosines_of_zero_vectors_and_of_others_without_a_direction():
 
 @pytest.mark.parametrize("num_before", [1, 3])
 def test_ids_are_found_wherever_the_run_before_has_them(tmp_path, rng, num_before):
-    """Other rows, other partitions, ids that came and ids that went; batches smaller than a part."""
     places = str(tmp_path / "now"), str(tmp_path / "before")
     old = {f"id{number}": rng.normal(size=4).astype(np.float32) for number in range(90)}
     new = {name: old.get(name, np.ones(4, np.float32)) for name in map("id{}".format, range(20, 120))}

@@ -22,9 +22,7 @@ from tests.graphmill.ask.evaluate.test_baselines import (
 from tests.graphmill.ask.predict.world import write_edges
 
 
-@pytest.mark.parametrize(
-    ("relations", "lookup"), [(STATIC, "table"), (DYNAMIC, "search")], ids=["static", "dynamic"]
-)
+@pytest.mark.parametrize(("relations", "lookup"), [(STATIC, "table"), (DYNAMIC, "search")])
 def test_finds_what_a_search_finds(tmp_path, rng, monkeypatch, relations, lookup):
     if lookup == "search":
         monkeypatch.setattr(module, "TABLE_ROWS", 0)

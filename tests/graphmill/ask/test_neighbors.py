@@ -118,9 +118,7 @@ def test_relations_that_cannot_be_asked(tmp_path: Path, published: Callable[...,
         along_relation(config, config.embedding_path, asked, 3, "r7", False)
     relations = [each.model_dump() | {"operator": "translation"} for each in config.relations]
     other = configuration.from_mapping(config.model_dump() | {"relations": relations})
-    with pytest.raises(
-        ConfigError, match=r"no parameter 'rhs_operators\.1\.translation' of the operator trans"
-    ):
+    with pytest.raises(ConfigError, match=r"no parameter 'rhs_operators\.1\.translation' of the operator"):
         along_relation(other, config.embedding_path, asked, 3, "follows", False)
     world.publish(str(tmp_path / "other"), {name: rows[:, :4] for name, rows in world.vectors.items()})
     with pytest.raises(ConfigError, match="other: expected vectors of length 6, found 4"):
@@ -147,9 +145,7 @@ def test_what_is_not_there(tmp_path: Path, world: World) -> None:
     for number, length in enumerate((2, 3)):
         table = pa.table({"nid": [f"x{number}"], "emb": [[1.0] * length]})
         pq.write_table(table, tmp_path / f"odd/{'xy'[number]}.parquet")
-    with pytest.raises(
-        FormatError, match=r"y\.parquet: expected vectors of length 2, found 3; give a folder"
-    ):
+    with pytest.raises(FormatError, match=r"y\.parquet: expected vectors of length 2, found 3; give a"):
         neighbors(str(tmp_path), "x0", 5, "odd")
 
 

@@ -1,5 +1,6 @@
 """Checkpoints in memory, for the conformance suite to write in every format; comparison of checkpoints."""
 
+import io
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,6 +35,12 @@ class Trap:
 
     def __reduce__(self) -> tuple[Any, tuple[str]]:
         return os.mkdir, ("sprung",)
+
+
+def torch_bytes(value: Any) -> bytes:
+    """A file as torch saves it."""
+    torch.save(value, stream := io.BytesIO())
+    return stream.getvalue()
 
 
 class MemoryCheckpoint(Checkpoint):

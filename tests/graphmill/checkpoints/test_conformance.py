@@ -176,7 +176,6 @@ def test_convert_refuses_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFix
 @pytest.mark.slow
 @pytest.mark.parametrize("golden", ["pbg_v1_static", "pbg_v1_dyn"])
 def test_a_round_trip_returns_the_files_of_pbg(tmp_path: Path, golden: str) -> None:
-    """PBG's own checkpoint, through each format and back: the same embeddings file, byte for byte."""
     source = DATA / golden / "checkpoint"
     expected = open_checkpoint(str(source))
     for between in ("pbg-legacy", "recis"):

@@ -151,14 +151,8 @@ def edit_settings(folder: Path, **task: Any) -> None:
         (lambda at: (at / saved_models.RELATIONS).write_text('{"x": 0, "y": 1}'), r"text of \(source type"),
         (lambda at: (at / saved_models.RELATIONS).write_text('{"x": 1}'), "the numbers from 0 on"),
         (lambda at: torch.save({"decoder": 1}, at / "model.bin"), "parameters by part and name"),
-        (
-            lambda at: (at / PART).rename(at / "user/sparse_emb_999999999.pt"),
-            rf"{PART}: expected the file of",
-        ),
-        (
-            lambda at: torch.save({"user": torch.arange(3)}, at / saved_models.NODE_MAPPING),
-            "3 rows, as node_",
-        ),
+        (lambda at: (at / PART).rename(at / "user/sparse_emb_99999999.pt"), rf"{PART}: expected the file of"),
+        (lambda at: torch.save({"user": torch.arange(3)}, at / saved_models.NODE_MAPPING), "3 rows, as node"),
         (lambda at: torch.save(torch.ones(7, 9), at / "item/sparse_emb_00001.pt"), "files differ in dimens"),
     ],
 )

@@ -150,7 +150,6 @@ def test_ids_that_cannot_be_translated(tmp_path: Path, raw: list[str], ids: list
 
 
 def test_raw_ids_that_cannot_become_int64(tmp_path: Path) -> None:
-    """On the way to RecIS: a map that lacks raw ids, two raw ids with one id, and words as integers."""
     save_shards(tmp_path / "recis", _tables(user=[1, 2, 3]))
     full = IdMap(_write_map(tmp_path / "full.parquet", ["a", "b", "c"], [1, 2, 3]))
     pbg, entities = str(tmp_path / "pbg/checkpoint"), str(tmp_path / "pbg/entities")
@@ -185,7 +184,6 @@ def test_a_raw_id_with_two_ids_and_an_id_in_two_rows_are_refused(tmp_path: Path)
 
 
 def test_columns_of_a_map_are_found_by_type_or_named(tmp_path: Path) -> None:
-    """A column of strings and one of integers, in a file or a folder; each of several types."""
     plain = IdMap(_write_map(tmp_path / "plain.parquet", ["a", "b"], [1, -2], score=[0.5, 1.5]))
     assert [(raw.to_pylist(), ids.tolist()) for raw, ids in plain.batches()] == [(["a", "b"], [1, -2])]
     uri = _write_map(tmp_path / "two.parquet", ["a"], [1], other=["x"], number=[5])
@@ -222,7 +220,6 @@ def test_options_of_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_embeddings_of_half_precision_or_several_dimensions(tmp_path: Path) -> None:
-    """The first become float32, the second are refused."""
     ids, maps = np.array([3, -4]), IdMaps({"t": IdMap("int64")})
     half = torch.tensor([[1.5, -2.0], [0.25, 4.0]], dtype=torch.bfloat16)
     save_shards(tmp_path / "half", table_of(ids, half))

@@ -19,7 +19,7 @@ from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import hdf5 as hdf5_files
 from tests import DATA
 from tests.forked import die_before
-from tests.graphmill.checkpoints.samples import GROUP, ITERATION, Trap
+from tests.graphmill.checkpoints.samples import GROUP, ITERATION, Trap, torch_bytes
 
 CONFIG = {"dimension": 4, "entities": {"user": {"num_partitions": 2}}}
 MODEL = {
@@ -151,16 +151,10 @@ def test_missing_files(tmp_path: Path) -> None:
         checkpoint.read_config(str(tmp_path))
 
 
-def _saved(content: Any) -> bytes:
-    stream = io.BytesIO()
-    torch.save(content, stream)
-    return stream.getvalue()
-
-
 LINK = "expected a dataset 'embeddings' in the file, found a link"
 STATE = "optimizer/state_dict"
 NOT_STATES = [
-    *map(_saved, ({"state": Trap()}, {"state": 5}, {"param_groups": [{"params": 3}]})),
+    *map(torch_bytes, ({"state": Trap()}, {"state": 5}, {"param_groups": [{"params": 3}]})),
     *(b"", b"not a pickle", b"\x80\x02N.", bytes(100)),
 ]
 

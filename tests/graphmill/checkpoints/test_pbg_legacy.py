@@ -108,7 +108,6 @@ def test_counts_and_names_tell_that_the_last_partition_is_lost(tmp_path: Path, n
 
 
 def test_load_path_needs_nothing_but_embeddings(tmp_path: Path) -> None:
-    """METADATA, CHECKPOINT_VERSION and the suffix are all optional."""
     torch.save((torch.nn.Parameter(torch.from_numpy(ROWS)), None), tmp_path / "user_1.pt")
     found = open_checkpoint(str(tmp_path))
     assert (found.format, found.version, found.config, found.iteration) == ("pbg-legacy", 0, None, None)
@@ -191,7 +190,6 @@ def test_not_a_pair(tmp_path: Path, content: Any) -> None:
 
 
 def test_views_and_strides_are_read(tmp_path: Path) -> None:
-    """Tensors that share a storage, are not contiguous, or half as wide, come out right."""
     wide = torch.from_numpy(ROWS)
     for content in ((wide, {"view": wide[1:3]}), (wide.t().contiguous().t(), None), (wide.half(), None)):
         for as_zip in (True, False):

@@ -188,7 +188,6 @@ def test_large_blocks_are_cut_in_batches(tmp_path: Path) -> None:
 
 
 def test_slots_that_the_target_cannot_hold_and_ids_of_another_slice(tmp_path: Path) -> None:
-    """The first are told by name, the second are refused."""
     adam = tmp_path / "adam"
     _save_adam(adam, 2, np.arange(20))
     told = convert(str(adam), str(tmp_path / "pbg"), "pbg").not_kept

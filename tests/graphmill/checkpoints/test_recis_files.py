@@ -82,7 +82,6 @@ def test_slices_cover_all_slots_once(count: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_every_dtype(tmp_path: Path, dtype: torch.dtype) -> None:
-    """Dense and in tables, numpy and torch, scalars and empty ones."""
     values = torch.arange(6).reshape(3, 2).to(dtype)
     tensors: dict[str, Any] = {"w": values, "scalar": values[1, 1], "none": values[:0], "turned": values.T}
     if dtype != torch.bfloat16:
@@ -330,7 +329,6 @@ def test_slots_are_read_as_they_are_written(tmp_path: Path) -> None:
 
 
 def test_files_of_recis_itself_are_read(tmp_path: Path) -> None:
-    """An extra key in a header's entries, metadata, blanks, and blocks of one part in two files."""
     first = {"t.id/part_0_1": torch.tensor([1, 0, 2]), "fc.weight^ ": torch.ones(1)}
     second = {"t.embedding/part_0_1": torch.tensor([[10.0], [0.0], [20.0]])}
     for number, tensors in enumerate((first, second)):

@@ -107,10 +107,7 @@ YAML = {
     "hexadecimal digits": ("dimension: 0x" + "f" * 5000, "expected at most 128 bits, found 5002 digits"),
     "no date": ("output: 2026-13-45", "month must be in 1..12"),
     "no year": ("output: 0000-01-01", "year 0 is out of range"),
-    "the same key": (
-        "seed: 1\noutput: o\nseed: 2",
-        r"'seed' stands first\n.*line 1(.*\n)*and again\n.*line 3",
-    ),
+    "same key": ("seed: 1\noutput: o\nseed: 2", r"'seed' stands first\n.*line 1(.*\n)*and again\n.*line 3"),
     "the same key below": ("train: {lr: 1, lr: 2}", "'lr' stands first"),
     "the same key, quoted": ("a: 1\n'a': 2", "'a' stands first"),
 }

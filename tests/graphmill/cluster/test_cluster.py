@@ -41,10 +41,6 @@ def refuse_or_write(place: str, number: int) -> None:
     storage.write_text(f"{place}/{number}", "done")
 
 
-def always_die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def count_up(steps: int) -> int:
     for number in range(steps):
         time.sleep(0.05)
@@ -120,7 +116,7 @@ def test_a_killed_worker_costs_its_tasks_only(tmp_path: Path, caplog: pytest.Log
         assert cluster.run_task(client, die_once, died, square, 3, description="dying") == 9
         assert losses.num_workers == 1
         with pytest.raises(errors.ClusterError, match="dying: the task's worker died 2 times"):
-            cluster.run_task(client, always_die, description="dying")
+            cluster.run_task(client, signal.raise_signal, signal.SIGKILL, description="dying")
     assert losses.num_workers == 3, "those that close in the end are not lost"
     assert len(re.findall(r"lost the worker tls://127\.0\.0\.1:\d+, number \d of this run", caplog.text)) == 3
     assert "replaces a lost one" in caplog.text

@@ -83,7 +83,6 @@ with cluster.connect(sys.argv[1], ClusterConfig(num_workers=1)) as client:
 
 @pytest.mark.slow
 def test_neither_other_users_nor_other_keys_can_connect(ssh_server, tmp_path, forked):
-    """Neither another user of the host nor a client without the key; a killed run leaves nothing there."""
     host, server = ssh_server
     run = forked.start("python", "-c", RUN, f"ssh://{host}")
     wait_until(lambda: run.read("stdout").endswith("\n") or not run.is_running())
@@ -109,12 +108,10 @@ def test_an_interpreter_that_hangs_or_is_missing_there_and_a_host_whose_key_is_n
 ) -> None:
     host, server = ssh_server
     hanging = executable(tmp_path / "python", "exec cat")
-    settings = ClusterConfig(num_workers=1, python=str(hanging), start_timeout_s=2)
-    with pytest.raises(ClusterError, match="within 2"), cluster.connect(f"ssh://{host}", settings):
-        pass
-    settings = ClusterConfig(num_workers=1, python="/no/python")
-    with pytest.raises(ClusterError, match="failed to start"), cluster.connect(f"ssh://{host}", settings):
-        pass
+    for python, timeout_s, message in ((hanging, 2, "within 2"), ("/no/python", 300, "failed to start")):
+        settings = ClusterConfig(num_workers=1, python=str(python), start_timeout_s=timeout_s)
+        with pytest.raises(ClusterError, match=message), cluster.connect(f"ssh://{host}", settings):
+            pass
     wait_until(lambda: stranger.tree(server) == [server])
     (tmp_path / "home" / ".ssh" / "known_hosts").write_text("")
     with pytest.raises(ClusterError, match="does not answer"), cluster.connect(f"ssh://{host}", settings):

@@ -154,7 +154,7 @@ def test_a_cluster_with_certificates_lets_those_in_that_have_them(tmp_path: Path
             pass
 
 
-def test_keys_that_are_none_are_refused(tmp_path: Path) -> None:
+def test_keys_that_are_none_are_refused_and_a_missing_file_is_named(tmp_path: Path) -> None:
     good = settings(tmp_path)
     (tmp_path / "junk.pem").write_text("junk")
     assert isinstance(good.tls, TlsConfig)
@@ -162,12 +162,9 @@ def test_keys_that_are_none_are_refused(tmp_path: Path) -> None:
         bad = good.tls.model_copy(update={key: str(tmp_path / "junk.pem")})
         with pytest.raises(ConfigError, match=r"cluster\.tls: expected certificates .*junk\.pem"):
             keys_in_files(bad)
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    files = certificates(tmp_path) | {"key_file": str(tmp_path / "none.pem")}
+    missing = good.tls.model_copy(update={"key_file": str(tmp_path / "none.pem")})
     with pytest.raises(ConfigError, match=r"cluster\.tls\.key_file: .*none\.pem: there is no such file"):
-        cluster.connect("local[1]", ClusterConfig(tls=TlsConfig(**files))).__enter__()
+        cluster.connect("local[1]", ClusterConfig(tls=missing)).__enter__()
 
 
 @pytest.mark.slow

@@ -209,7 +209,6 @@ def test_edge_paths_of_the_examples_come_from_a_program_or_p(tmp_path: Path) -> 
 
 
 def test_the_page_tells_what_becomes_of_each_key() -> None:
-    """All keys of PBG, those of the top level first."""
     lines = []
     for section, path in (("config", ""), ("entity", "entities.*."), ("relation", "relations.*.")):
         for key, fact in KEYS[section].items():

@@ -105,6 +105,7 @@ exit_codes.main(command)
     assert "Traceback" not in done.stderr
     record = json.loads((conf.parent / "out" / "run.json").read_text())
     assert "Traceback" in record["stages"]["etl"]["traceback"]
+    assert (record["status"], "division by zero" in record["error"]) == ("failed", True)
     page = (conf.parent / "out" / "report.html").read_text()
     assert "The run failed in etl." in page
     assert "ZeroDivisionError: division by zero" in page
@@ -208,7 +209,6 @@ def test_work_that_begins_again_has_a_rate_of_its_own(monkeypatch: pytest.Monkey
 
 
 def test_lines_of_a_log_leave_out_work_that_ends_at_once(monkeypatch, caplog):
-    """A step of half a second; one of 25; two of one tick each, after half a second and after three."""
     work = [("short", 0, 0), ("short", 2, 0.5), ("long", 0, 0.5), ("long", 1, 15), ("long", 2, 25.5)]
     work += [("at once", 2, 26), ("late", 2, 29)]
     caplog.set_level("INFO", logger="graphmill")

@@ -102,7 +102,6 @@ def test_small_files_are_read_in_bounded_memory_or_refused(tmp_path: Path) -> No
 
 
 def test_a_list_of_billions(tmp_path: Path) -> None:
-    """One row of 17 million zeros in a few kilobytes."""
     path = tmp_path / "user" / "part-00000.parquet"
     path.parent.mkdir()
     values = pa.DictionaryArray.from_arrays(np.zeros(17 << 20, np.int8), pa.array([0.0], pa.float32()))
@@ -146,13 +145,10 @@ def test_values_that_begin_as_those_before(tmp_path: Path, num_rows: int) -> Non
     """DELTA_BYTE_ARRAY, as other writers have it, in small and in large column chunks."""
     path, rng = str(tmp_path / "table.parquet"), np.random.default_rng(0)
     ids, long = [rng.bytes(16).hex() for _ in range(num_rows)], rng.bytes(1 << 20).hex()
-    for shared, least, most in (
-        ([], 1 << 10, 1 << 12),
-        ([long] * 10, 1, 4 * bounds.BATCH_BYTES // len(long)),
-    ):
+    for shared, low, high in (([], 1 << 10, 1 << 12), ([long] * 10, 1, 4 * bounds.BATCH_BYTES // len(long))):
         options: Any = {"use_dictionary": False, "column_encoding": {"id": "DELTA_BYTE_ARRAY"}}
         pq.write_table(pa.table({"id": ids + shared}), path, compression="none", **options)
         with pq.ParquetFile(path) as parquet:
             is_small = parquet.metadata.row_group(0).column(0).total_compressed_size < 4 << 20
             assert is_small == (num_rows == 1 << 12)
-            assert least <= bounds.batch_rows(parquet, path, ["id"], 1 << 16) <= most
+            assert low <= bounds.batch_rows(parquet, path, ["id"], 1 << 16) <= high

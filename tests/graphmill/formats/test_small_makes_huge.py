@@ -16,6 +16,7 @@ import torch
 
 from graphmill.formats import edge_buckets
 from graphmill.vocab import Bucket
+from tests.graphmill.checkpoints.samples import torch_bytes
 from tests.graphmill.formats.bounded import LIMIT_BYTES, run
 
 pytestmark = pytest.mark.slow
@@ -133,15 +134,9 @@ def _zipped(pickled: bytes) -> bytes:
     return stream.getvalue()
 
 
-def _saved(value: Any) -> bytes:
-    stream = io.BytesIO()
-    torch.save(value, stream)
-    return stream.getvalue()
-
-
 def _packed() -> bytes:
     """A real file whose 2 GiB of zeros are deflated."""
-    pattern = zipfile.ZipFile(io.BytesIO(_saved(torch.zeros(1 << 20))))
+    pattern = zipfile.ZipFile(io.BytesIO(torch_bytes(torch.zeros(1 << 20))))
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         for each in pattern.namelist():
@@ -167,20 +162,23 @@ _CHECKSUM = struct.pack("<I", zlib.crc32(_HUGE_BYTES))
 _OLD_FORM = b"".join(pickle.dumps(each, 2) for each in (0x1950A86A20F9469CFC6C, 1001, {}))
 BYTES, SPARSE = "found the type builtins.bytearray", "found the type torch._utils._rebuild_sparse_tensor"
 _TENSORS = {
-    "repeats itself": (lambda: _saved(torch.zeros(1).expand(1 << 31, 16)), "repeats itself"),
-    "has no elements": (lambda: _saved(torch.zeros(1 << 31, 16, device="meta")), "found a shape alone"),
-    "is sparse": (lambda: _saved(torch.zeros(4).to_sparse()), SPARSE),
+    "repeats itself": (lambda: torch_bytes(torch.zeros(1).expand(1 << 31, 16)), "repeats itself"),
+    "has no elements": (lambda: torch_bytes(torch.zeros(1 << 31, 16, device="meta")), "found a shape alone"),
+    "is sparse": (lambda: torch_bytes(torch.zeros(4).to_sparse()), SPARSE),
     "is packed": (_packed, "found packed ones"),
     "is made by its length": (lambda: _zipped(_HUGE_BYTES), BYTES),
     "is not even written": (lambda: _zipped(_huge(b"torch\nFloatTensor")), "the type torch.FloatTensor"),
-    "holds itself many times": (lambda: _saved(_nested()), "hold each other endlessly"),
+    "holds itself many times": (lambda: torch_bytes(_nested()), "hold each other endlessly"),
     "holds itself too deep": (
-        lambda: _saved(reduce(lambda value, _: [value], range(300), [0.0])),
+        lambda: torch_bytes(reduce(lambda value, _: [value], range(300), [0.0])),
         "hold each other endlessly",
     ),
     "in the old form": (lambda: _OLD_FORM + _HUGE_BYTES, BYTES),
     "in the old form, as its keys": (lambda: _OLD_FORM + pickle.dumps(0, 2) + _HUGE_BYTES, BYTES),
-    "in the old form, with a zip behind": (lambda: _OLD_FORM + _HUGE_BYTES + _saved(torch.zeros(1)), BYTES),
+    "in the old form, with a zip behind": (
+        lambda: _OLD_FORM + _HUGE_BYTES + torch_bytes(torch.zeros(1)),
+        BYTES,
+    ),
     "without its checksum": (lambda: _zipped(_HUGE_BYTES).replace(_CHECKSUM, bytes(4)), BYTES),
 }
 _LOAD_ALL = """

@@ -44,10 +44,8 @@ def test_the_page_of_the_format_has_the_parameters_of_every_operator() -> None:
     sizes = {"D": DIMENSION, "D/2": DIMENSION // 2, "R": NUM_RELATIONS}
     for name, *columns in rows:
         for column, num_relations in zip(columns, (None, NUM_RELATIONS), strict=True):
-            listed = {
-                each: text.split(" × ") for each, text in re.findall(r"`(\w+)` ([^,]+)", column.strip())
-            }
-            found = {each: tuple(sizes[size] for size in shape) for each, shape in listed.items()}
+            listed = {key: text.split(" × ") for key, text in re.findall(r"`(\w+)` ([^,]+)", column.strip())}
+            found = {key: tuple(sizes[size] for size in shape) for key, shape in listed.items()}
             values = new_parameters(name, "identity", num_relations)
             assert found == {each: tuple(value.shape) for each, value in values.items()}, name
 

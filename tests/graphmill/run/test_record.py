@@ -34,9 +34,12 @@ JSON = st.recursive(
 
 
 class Counting:
-    """A stage that writes one file and counts how often it ran."""
+    """A stage that writes one file, or only adds figures to run.json, and counts how often it ran."""
 
     __name__, runs, fails = "counting", 0, False
+
+    def __init__(self, writes: bool = True) -> None:
+        self.writes = writes
 
     def check(self, config: Config) -> None:
         if config.dimension == 7:
@@ -46,14 +49,15 @@ class Counting:
         self.runs += 1
         if self.fails:
             raise RuntimeError("broken")
-        storage.write_text(storage.join(config.entity_path, "x"), "x")
+        if self.writes:
+            storage.write_text(storage.join(config.entity_path, "x"), "x")
         return {"rows": 7}
 
     def fingerprint(self, config: Config) -> dict[str, Any]:
         return {"dimension": config.dimension, "inputs": fingerprints.describe_inputs([config.input or ""])}
 
     def output_uris(self, config: Config) -> list[str]:
-        return [config.entity_path]
+        return [config.entity_path] if self.writes else []
 
     written_uris = output_uris
 
@@ -114,28 +118,16 @@ def test_a_finished_stage_is_skipped_until_something_changes(folder, near_client
     assert not record.is_finished("etl", stage, settings_at(folder, dimension=5))
 
 
-class Judging(Counting):
-    """A stage that only adds figures to run.json, as evaluate does."""
-
-    def run(self, config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
-        return {"metrics": {"mrr": 1.0}}
-
-    def output_uris(self, config: Config) -> list[str]:
-        return []
-
-    written_uris = output_uris
-
-
 def test_a_run_that_is_evaluated_once_more_stays_finished(folder: Path, near_client: Client) -> None:
     """The next of daily runs goes on from it; a stage that makes files, or is part of a run, hides it."""
     out = str(folder / "out")
-    for dimension, stage, resume, stays in (
-        (4, Judging(), False, True),
-        (5, Judging(), True, False),
-        (6, Counting(), False, False),
+    for dimension, writes, resume, stays in (
+        (4, False, False, True),
+        (5, False, True, False),
+        (6, True, False, False),
     ):
         storage.write_marker(out, {"date": "2026-11-20"})
-        run(stage, folder, near_client, dimension, resume)
+        run(Counting(writes), folder, near_client, dimension, resume)
         assert (storage.read_marker(out) is not None) == stays
 
 

@@ -89,11 +89,9 @@ def test_a_manifest_is_read_as_written(tmp_path: Path, found: dict[str, str]) ->
     assert storage.read_checksums(uri) == found
 
 
-@pytest.mark.parametrize(
-    "content", ["", "x\n", f"{'0' * 31}  name\n", f"{'0' * 32}  name", f"{'0' * 32} n\n"]
-)
-def test_a_damaged_manifest_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / storage.CHECKSUMS).write_text(content)
+@pytest.mark.parametrize("text", ["", "x\n", f"{'0' * 31}  name\n", f"{'0' * 32}  name", f"{'0' * 32} n\n"])
+def test_a_damaged_manifest_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / storage.CHECKSUMS).write_text(text)
     (tmp_path / "name").write_text("any")
     with pytest.raises(FormatError, match=r"checksums\.xxh128: line 1: expected a checksum"):
         checksums.read_bytes(str(tmp_path / "name"), storage.manifest_of(str(tmp_path)))

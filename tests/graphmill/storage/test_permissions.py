@@ -50,16 +50,11 @@ def folder() -> Iterator[Path]:
         (path / "kept").chmod(0o700)
 
 
-def take_lock(uri: str) -> None:
-    with lock.held(uri):
-        pass
-
-
-def write_below(uri: str) -> None:
-    with storage.atomic_output(storage.join(uri, "a/b/c")) as stream:
-        stream.write(b"x")
-
-
+WAYS_TO_WRITE = (
+    lambda uri: lock.held(uri).__enter__(),
+    lambda uri: storage.write_text(f"{uri}/a/b/c", "x"),
+    lambda uri: storage.make_dir(f"{uri}/x"),
+)
 WRITE = r"^FOLDER: no permission to write into the folder FOLDER \(dr-xr-xr-x, of "
 ENTER = r"kept/x: cannot .*: no permission to enter the folder .*/kept \(d"
 READ = r"file: cannot open: no permission to do that with .*/file \(-------"
@@ -68,7 +63,7 @@ READ = r"file: cannot open: no permission to do that with .*/file \(-------"
 @pytest.mark.parametrize(
     ("act", "path", "message"),
     [
-        *((act, "", WRITE) for act in (take_lock, write_below, lambda uri: storage.make_dir(f"{uri}/x"))),
+        *((act, "", WRITE) for act in WAYS_TO_WRITE),
         *((act, "/kept/x", ENTER) for act in (storage.read_text, storage.exists, storage.list_dir)),
         (lambda path: storage.read_text(f"file://{path}"), "/file", READ),
     ],

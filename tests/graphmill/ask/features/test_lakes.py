@@ -1,6 +1,5 @@
 """`graphmill features` of tables of Delta Lake and Iceberg: the rows of the snapshot, no deleted ones."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from pyiceberg.manifest import DataFileContent
 from pyiceberg.types import StringType
 
 from tests.commands import Command
-from tests.etl.tables.lakes import catalog_at, deletion_vector
+from tests.etl.tables.lakes import catalog_at
 from tests.etl.tables.test_iceberg import delete_rows, write_parquet
 from tests.graphmill.ask.features.test_features import expected, figures, orders, read
 from tests.graphmill.ask.predict.world import World
@@ -26,22 +25,6 @@ def delta(folder: Path, rows: pa.Table) -> Path:
     write_deltalake(folder, rows.slice(0, 90), mode="overwrite", partition_by=["day"])
     write_deltalake(folder, rows.slice(90), mode="append", partition_by=["day"])
     DeltaTable(folder).delete(f"n in ({', '.join(map(str, LEFT_OUT))})")
-    return folder
-
-
-def delta_with_vectors(folder: Path, rows: pa.Table) -> Path:
-    """A table of one file, whose log has a deletion vector, as Spark's delete writes it."""
-    write_deltalake(folder, rows)
-    log = folder / "_delta_log/00000000000000000000.json"
-    actions = [json.loads(line) for line in log.read_text().splitlines()]
-    vector, features = deletion_vector(folder, LEFT_OUT, "u"), ["deletionVectors"]
-    for action in actions:
-        if "protocol" in action:
-            lists = {"readerFeatures": features, "writerFeatures": features}
-            action["protocol"] = {"minReaderVersion": 3, "minWriterVersion": 7, **lists}
-        if "add" in action:
-            action["add"]["deletionVector"] = vector
-    log.write_text("\n".join(map(json.dumps, actions)))
     return folder
 
 
@@ -106,7 +89,7 @@ def test_fields_of_structs_that_were_renamed(tmp_path: Path, features: Command, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("write", [delta, delta_with_vectors, iceberg])
+@pytest.mark.parametrize("write", [delta, iceberg])
 def test_rows_of_the_snapshot(tmp_path, world, features, rows, write):
     given = write(tmp_path / "lake", rows)
     assert features(given, "--column", "customer", "--type", "user") == 0

@@ -170,7 +170,6 @@ class Oracle:
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "operator", "comparator", "loss_fn", "bias"), COMBINATIONS)
 def test_objective_and_gradient(tmp_path, kind, operator, comparator, loss_fn, bias, rng):
-    """All operators with all kinds, each with one loss and one comparator, which come in turns."""
     own = {"loss_fn": loss_fn, "margin": 0.3, "regularization_coef": 0.05, "bias": bias}
     own |= {"num_uniform_negs": 20, "num_batch_negs": 0}
     train = {"reciprocal_relations": kind == "reciprocal", "popularity": operator == "none"}

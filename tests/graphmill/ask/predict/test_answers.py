@@ -18,15 +18,7 @@ from graphmill.ask.scan import WIDTH, TopK, made
 from graphmill.errors import ConfigError, FormatError
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
-from tests.graphmill.ask.predict.world import (
-    COUNTS,
-    DIMENSION,
-    KINDS,
-    asked,
-    assert_equal,
-    read_answers,
-    write_world,
-)
+from tests.graphmill.ask.predict.world import COUNTS, KINDS, asked, assert_equal, read_answers, write_world
 from tests.pairs import pairs
 
 SMALL = Sizes(queries=3, candidate_rows=WIDTH, known_edges=4, pairs=5)
@@ -49,7 +41,6 @@ def answers(world, folder, question, sizes=None, num_gpus=0):
 @pytest.mark.parametrize("operator", OPERATORS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_are_the_best_of_all_scores(tmp_path: Path, kind: str, operator: str) -> None:
-    """The comparators come in turns."""
     world = write_world(tmp_path / "run", operator=operator, **KINDS[kind])
     relation, name = (2, "buys") if kind == "dynamic" else (0, "likes")
     comparators = ("dot", "cos", "l2", "squared_l2") * 2
@@ -176,7 +167,7 @@ def test_numbers_that_are_not_finite_are_refused(tmp_path: Path, comparator: str
     """With cos, a vector that is too long for its square would become zero."""
     world = write_world(tmp_path / "run", comparator=comparator)
     for wrong in (np.nan, np.inf, 1e30):
-        rows = np.zeros((30, DIMENSION), np.float32)
+        rows = np.zeros_like(world.vectors["item"])
         rows[17, 2] = wrong
         world.write_rows("item", rows)
         with pytest.raises(FormatError, match="'item', partition 0: vectors or parameters are not finite"):

@@ -161,13 +161,8 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
 
 def test_there_may_be_nothing_to_calibrate_with(tmp_path: Path) -> None:
     world = write_world(tmp_path / "run", splits=SPLITS)
-    choices: list[dict[str, Any]] = [
-        {"calibrate": None},
-        {"split": "valid"},  # ranked itself
-        {"calibrate": "train"},  # trained on
-        {"calibrate": "nowhere"},
-    ]
-    for chosen in choices:
+    # none, edges that are ranked themselves, edges that were trained on, and a folder that is not there
+    for chosen in ({"calibrate": None}, {"split": "valid"}, {"calibrate": "train"}, {"calibrate": "nowhere"}):
         config = world.config.with_section(EvaluateConfig(**chosen))
         assert calibrate.calibrate(config, Execution()) is None
     with pytest.raises(ConfigError, match=r"evaluate.calibrate: there is no folder .*nowhere"):

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import h5py
 import numpy as np
@@ -48,9 +49,7 @@ def test_all_lists_give_the_exact_answers(
     if exclude_known:
         monkeypatch.setattr(search, "WINDOW_BYTES", 4 * 6 * 100)  # lists are read in pieces
     counts = COUNTS if relation == "likes" else {"user": COUNTS["item"], "item": [5]}
-    world = write_world(
-        tmp_path / "run", counts=counts, operator="affine", comparator=comparator, loops=False
-    )
+    world = write_world(tmp_path, counts=counts, operator="affine", comparator=comparator, loops=False)
     for side in Side:
         question = PredictOptions(relation=relation, side=side, k=30, exclude_known=exclude_known)
         what = asked(world.config, question)
@@ -185,14 +184,10 @@ class Killed(BaseException):
     """Stands for a kill of the driver: nothing is cleaned up."""
 
 
-def killed(*_: Any, **__: Any) -> None:
-    raise Killed
-
-
 def test_what_a_killed_command_left_with_another_comparator_is_deleted(tmp_path, near_client, monkeypatch):
     world = write_world(tmp_path / "run")
     question, to = PredictOptions(relation="likes", k=3), str(tmp_path / "out")
-    monkeypatch.setattr(work, "complete", killed)
+    monkeypatch.setattr(work, "complete", Mock(side_effect=Killed))
     with pytest.raises(Killed):
         job.run(world.config, question, to, near_client)
     monkeypatch.undo()
