@@ -18,13 +18,13 @@ from graphmill import config as configuration
 from graphmill.ask.neighbors import along_relation, find_types, neighbors
 from graphmill.cli import exit_codes
 from graphmill.cli.remap import command
+from graphmill.config.sections.remap import RemapConfig
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.model.operators import OPERATORS
 from graphmill.vocab import Side
 from remap import job
 from tests.graphmill.ask.predict.world import DIMENSION, World, write_world
 from tests.pairs import pairs
-from tests.remap import graph
 
 
 @pytest.fixture
@@ -73,16 +73,12 @@ def test_tables_of_other_names_and_integer_ids(tmp_path: Path, world: World) -> 
 
 
 @pytest.mark.parametrize("names", [{}, {"id": "nid", "type": "kind", "embedding": "emb"}])
-def test_tables_of_ours_in_another_shape(near_client: Client, tmp_path: Path, names: dict[str, str]) -> None:
-    output = str(tmp_path)
-    graph.write_entities(output)
-    graph.write_checkpoint(output)
-    config = graph.configured(output, vectors="list", column_names=names, rows_per_file=2)
+def test_tables_of_ours_in_another_shape(near_client: Client, world: World, names: dict[str, str]) -> None:
+    config = world.config.with_section(RemapConfig(vectors="list", column_names=names, rows_per_file=2))
     job.run(config, near_client)
-    mine = graph.raw_id("user", 2, 3)
+    mine = world.name("user", 10)
     entity_type, found = neighbors(config.embedding_path, mine, 20)
-    assert entity_type == "user"
-    assert {each.id for each in found} == {i for t, i in graph.expected_rows() if t == "user"} - {mine}
+    assert (entity_type, {each.id for each in found}) == ("user", world.by_id("user").keys() - {mine})
 
 
 @pytest.mark.parametrize(

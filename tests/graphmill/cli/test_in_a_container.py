@@ -1,15 +1,14 @@
 """--deploy-mode cluster: what the command becomes in the container, and what is refused before."""
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from graphmill.cli.main import command as graphmill
 from graphmill.cli.submit import command as dask_submit
 from graphmill.cluster import deploy
-from graphmill.config.sections.cluster import ClusterConfig
 from tests.commands import code_of
 from tests.graphmill import smallest
 from tests.graphmill.ask.predict.world import write_world
@@ -22,62 +21,54 @@ GRAPH = smallest.GRAPH | {
 }
 
 
-class Deployed:
-    """The command that would run in a container."""
-
-    words: Sequence[str] = ()
-    files: Mapping[str, str]
-    settings: ClusterConfig
-
-    def __call__(self, words: Sequence[str], files: Mapping[str, str], settings: ClusterConfig) -> int:
-        self.words, self.files, self.settings = words, files, settings
-        return 7
-
-
 @pytest.fixture
-def deployed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Deployed:
-    """Stands for YARN; tests of real containers are in tests/hadoop/test_yarn.py."""
+def deployed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mock:
+    """Is called with the words, files and settings of the command that would run in a container.
+
+    Tests of real containers are in tests/hadoop/test_yarn.py.
+    """
     monkeypatch.chdir(tmp_path)
     for variable in ("GRAPHMILL_MASTER", "GRAPHMILL_CONF"):
         monkeypatch.setenv(variable, "")  # dask-submit sets them, and they are restored
         monkeypatch.delenv(variable)
     (tmp_path / "plug.py").write_text("")
     (tmp_path / "c.yaml").write_text(json.dumps(GRAPH))
-    there = Deployed()
-    monkeypatch.setattr(deploy, "run", there)
+    monkeypatch.setattr(deploy, "run", there := Mock(return_value=7))
     return there
 
 
-def test_a_stage_gets_its_files_and_options(deployed: Deployed, tmp_path: Path) -> None:
+def test_a_stage_gets_its_files_and_options(deployed: Mock, tmp_path: Path) -> None:
     (tmp_path / "valid").mkdir()
     words = ["evaluate", "c.yaml", "--split", "valid", "--unfiltered", "--json", "--num-workers", "9"]
     assert code_of(graphmill, *words, "--set", "train.plugins=[plug.py]", "--yarn-option", "debug") == 7
-    files = {storage_name: Path(path).name for storage_name, path in deployed.files.items()}
-    assert files == {"0/c.yaml": "c.yaml", "1/plug.py": "plug.py"}
-    assert deployed.words[:3] == ["-m", "graphmill", "evaluate"]
-    assert deployed.words[-4:] == ["--split", "valid", "--unfiltered", "--json"]
-    place = deployed.words.index("--conf") + 1
-    assert deployed.words[place] == f"{deploy.JOB}/0/c.yaml"
-    assert "--set=train.plugins=[job/1/plug.py]" in deployed.words
-    assert deployed.settings.num_workers == 9
-    assert deployed.settings.yarn_options == {"priority": 5, "debug": True}
+    (words, files, settings), _ = deployed.call_args
+    assert list(files) == ["0/c.yaml", "1/plug.py"]
+    assert [Path(path).name for path in files.values()] == ["c.yaml", "plug.py"]
+    assert words[:3] == ["-m", "graphmill", "evaluate"]
+    assert words[-4:] == ["--split", "valid", "--unfiltered", "--json"]
+    place = words.index("--conf") + 1
+    assert words[place] == f"{deploy.JOB}/0/c.yaml"
+    assert "--set=train.plugins=[job/1/plug.py]" in words
+    assert settings.num_workers == 9
+    assert settings.yarn_options == {"priority": 5, "debug": True}
 
 
-def test_a_question_about_a_finished_run_gets_its_words(deployed: Deployed, tmp_path: Path) -> None:
+def test_a_question_about_a_finished_run_gets_its_words(deployed: Mock, tmp_path: Path) -> None:
     words = ["features", "c.yaml", "hdfs:///t/*.csv", "hdfs:///u", "--column", "a", "--column", "b"]
     words += ["--no-header", "--to", "hdfs:///new", "--checkpoint-version", "3", "--num-workers", "9"]
     words[1] = str(tmp_path / "c.yaml")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("graphmill.cli.in_a_container.is_of_one_machine", lambda _: False)
         assert code_of(graphmill, *words) == 7
-    assert deployed.words[:3] == ["-m", "graphmill", "features"]
-    rest = deployed.words[3:]
+    (there, _, settings), _ = deployed.call_args
+    assert there[:3] == ["-m", "graphmill", "features"]
+    rest = there[3:]
     assert [each for each in rest if not each.startswith("--set=")] == [
         *(words[1], "hdfs:///t/*.csv", "hdfs:///u", "--column", "a", "--column", "b"),
         *("--no-header", "--to", "hdfs:///new"),
     ]
     assert "--set=remap.checkpoint_version=3" in rest
-    assert deployed.settings.num_workers == 9
+    assert settings.num_workers == 9
 
 
 @pytest.mark.slow
@@ -90,26 +81,27 @@ def test_a_finished_run_does_not_decide_for_the_commands_after_it(deployed, tmp_
     (tmp_path / "run.json").write_text(json.dumps({"config": graph, "stages": {}}))
     assert code_of(graphmill, words[0], str(tmp_path), *words[1:], "--master", "local[1]") in (2, 4)
     assert "there is no" in capsys.readouterr().err  # the command begins here, and finds no files
-    assert not deployed.words
+    assert not deployed.called
 
 
-def test_a_date_and_the_master_are_passed_on(deployed: Deployed) -> None:
+def test_a_date_and_the_master_are_passed_on(deployed: Mock) -> None:
     words = ["--master", "yarn", "--deploy-mode", "cluster", "pipeline.py", "--conf", "c.yaml"]
     words += ["--date", "2026-11-20", "--output", "hdfs:///out/{date}"]
     assert code_of(dask_submit, *words) == 7
-    assert deployed.words[-3:] == ["--date", "2026-11-20", "--master=yarn"]
+    assert deployed.call_args.args[0][-3:] == ["--date", "2026-11-20", "--master=yarn"]
 
 
-def test_a_script_gets_its_arguments_and_files(deployed: Deployed, tmp_path: Path) -> None:
+def test_a_script_gets_its_arguments_and_files(deployed: Mock, tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("")
     options = ["--py-files", "plug.py", "--yarn-option", "shell_env=A=b", "--yarn-option", "shell_env=C=d"]
     assert code_of(dask_submit, "--conf", "c.yaml", *options, "mine.py", "7", "--flag") == 7
-    assert list(deployed.files) == ["0/c.yaml", "1/plug.py", "2/mine.py"]
-    assert deployed.words == [
+    (words, files, settings), _ = deployed.call_args
+    assert list(files) == ["0/c.yaml", "1/plug.py", "2/mine.py"]
+    assert words == [
         *("-m", "graphmill.cli.submit", "--conf", "job/0/c.yaml", "--py-files=job/1/plug.py"),
         *("--yarn-option=shell_env=A=b", "--yarn-option=shell_env=C=d", "./job/2/mine.py", "7", "--flag"),
     ]
-    assert deployed.settings.yarn_options == {"priority": 5, "shell_env": ("A=b", "C=d")}
+    assert settings.yarn_options == {"priority": 5, "shell_env": ("A=b", "C=d")}
 
 
 OF_A_RUN = [
@@ -140,14 +132,14 @@ def test_what_no_container_reaches_is_refused(deployed, tmp_path, capsys, words,
     (tmp_path / "ids.txt").write_text("a")
     assert code_of(graphmill, *words.split()) == 2
     assert message in capsys.readouterr().err
-    assert not deployed.words
+    assert not deployed.called
 
 
 def test_a_container_does_not_deploy_again(deployed, monkeypatch, capsys):
     monkeypatch.setenv("GRAPHMILL_DRIVER", "1")
     code_of(graphmill, "pipeline", "--conf", "c.yaml", "--master", "spark://x", "--set", "dimension=none")
     assert "dimension: input should be a valid integer" in capsys.readouterr().err
-    assert not deployed.words
+    assert not deployed.called
 
 
 def test_a_driver_looks_at_a_question_before_it_asks_for_workers(deployed, monkeypatch, tmp_path, capsys):
@@ -157,7 +149,7 @@ def test_a_driver_looks_at_a_question_before_it_asks_for_workers(deployed, monke
     words = ["predict", tmp_path / "run", "--relation", "nothing", "--k", "2", "--to", tmp_path / "to"]
     assert code_of(graphmill, *words, "--master", "yarn", "--num-workers", "1") == 2
     assert "--relation nothing: expected one of likes, follows" in capsys.readouterr().err
-    assert not deployed.words
+    assert not deployed.called
 
 
 def test_a_cluster_with_kerberos_is_refused(monkeypatch, tmp_path, capsys):

@@ -23,10 +23,6 @@ SHAPES = {
 }
 
 
-def whole_numbers(generator: torch.Generator, *shape: int) -> Tensor:
-    return torch.randint(-2, 3, shape, generator=generator).float().to(DEVICE)
-
-
 def numbers(generator: torch.Generator, below: int, count: int) -> Tensor:
     return torch.randint(below, (count,), generator=generator).to(DEVICE)
 
@@ -45,7 +41,10 @@ def test_several_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(dimension: int, num_queries: int, num_rows: int, seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)
-    query_QD, table_ND = (whole_numbers(generator, rows, dimension) for rows in (num_queries, num_rows))
+    query_QD, table_ND = (
+        torch.randint(-2, 3, (rows, dimension), generator=generator).float().to(DEVICE)
+        for rows in (num_queries, num_rows)
+    )
     row_Q, query_Q = numbers(generator, num_rows, num_queries), torch.arange(num_queries, device=DEVICE)
     score_Q = kernels.pair_scores(query_QD, table_ND, query_Q, row_Q)
     assert torch.equal(score_Q, reference.pair_scores(query_QD, table_ND, query_Q, row_Q))

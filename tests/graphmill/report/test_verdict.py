@@ -21,8 +21,6 @@ def entry(mrr: float, num_edges: int = 88, **more: Any) -> dict[str, Any]:
 
 
 SIMPLE = {"baselines": {"most_popular": {"mrr": 0.1}, "random": {"mrr": 0.01}}}
-
-
 LEVELS = {"Good": "good", "Fair": "warning", "Bad": "error"}
 BY_MRR = {
     0.4: "Good: the MRR of 0.4 is 4 times that of the most popular, and 40 times that of chance.",

@@ -141,5 +141,6 @@ def test_a_run_logs_and_records_no_secret(tmp_path: Path, forked: Forks) -> None
         server.shutdown()
     assert "ACCESS_DENIED" in done.stderr
     text = (tmp_path / "o" / "run.json").read_text()
-    assert json.loads(text)["config"]["input"] == "s3://***@bucket/x"
+    record = json.loads(text)
+    assert (record["status"], record["config"]["input"]) == ("failed", "s3://***@bucket/x")
     assert SECRET not in text + done.stdout + done.stderr

@@ -30,8 +30,6 @@ from tests.graphmill.ask.evaluate.test_comparison import model_of
 from tests.graphmill.ask.predict.world import DIMENSION, KINDS, Triple, World, write_edges, write_world
 from tests.pairs import pairs
 from tests.remap.graph import ITERATION
-from tests.train.graphs import node_graph, random_triples
-from tests.train.graphs import write_edges as write_train_edges
 
 TIE = 1e-9  # copies tie exactly, in float64 too
 SMALL = {"user": [70, 1], "item": [30]}  # rows by type and partition
@@ -336,16 +334,15 @@ def test_damage_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.slow
-def test_known_edges_of_many_buckets(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_known_edges_of_many_buckets(tmp_path: Path) -> None:
     """Edges are not counted first: each edge of each folder is in one piece."""
-    config = node_graph(tmp_path, rng, 40, 300, num_partitions=13)
-    (trained,), valid = config.edge_paths, config.split_path("valid")
-    write_train_edges(config, random_triples(rng, 40, 1, 40, 200), valid)
-    graph = edges.Graph(config, entity_counts.list_counts(config.entity_path))
-    found: dict[str, int] = {trained: 0, valid: 0}
-    tasks = evaluate.pieces(None, config, [valid, trained], [trained])
+    world = write_world(tmp_path, counts=dict.fromkeys(("user", "item"), [3] * 13))
+    graph, expected = edges.Graph(world.config, world.counts), world.edges.items()
+    found = {world.config.split_path(split): 0 for split, _ in expected}
+    trained = world.config.split_path("train")
+    tasks = evaluate.pieces(None, world.config, [*found], [trained])
     assert 1 < len(tasks) < 2 * 13 * 13
     for piece in itertools.chain.from_iterable(tasks):
         assert (piece.is_known, piece.is_trained) == (True, piece.path == trained)
         found[piece.path] += sum(map(len, graph.read(piece)))
-    assert found == {trained: 300, valid: 200}
+    assert found == {world.config.split_path(split): len(own) for split, own in expected}

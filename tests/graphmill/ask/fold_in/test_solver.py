@@ -33,8 +33,6 @@ COMBINATIONS = [
     for i, operator in enumerate(OPERATORS)
     for j, kind in enumerate(KINDS)
 ]
-
-
 Worlds = dict[str, tuple[World, FrozenModel]]
 
 
