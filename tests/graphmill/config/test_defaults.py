@@ -61,13 +61,6 @@ def test_a_wrong_value_is_refused_whatever_depends_on_it(tmp_path: Path, key: st
         loaded(tmp_path, **{key: value})
 
 
-def test_wrong_entities_and_relations_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="relations: expected at least one, found none"):
-        loaded(tmp_path, relations=[])
-    with pytest.raises(ConfigError, match=r"entities\.user: .* found 'auto'"):
-        loaded(tmp_path, entities={"user": "auto", "movie": {}})
-
-
 def test_mappings_have_the_defaults_of_pbg_and_yaml_may_ask_for_them(tmp_path: Path) -> None:
     given = {"dimension": 8, "entities": ONE_EACH}
     asked = loaded(tmp_path, defaults="pbg", **given)

@@ -134,6 +134,7 @@ def test_a_file_is_written_listed_read_and_deleted(root: str) -> None:
     assert [each.uri for each in storage.list_dir(root, recursive=True) if not each.is_dir] == [uri]
     storage.write_text(uri, "again")
     assert storage.read_text(uri) == "again"
+    assert [storage.read_if_there(f"{uri}{rest}") for rest in ("", "2", "/below")] == [b"again", None, None]
     assert not storage.create_text(uri, "second")
     assert storage.create_text(f"{uri}2", "first")
     assert (storage.read_text(uri), storage.read_text(f"{uri}2")) == ("again", "first")
@@ -444,10 +445,3 @@ def test_a_copy_has_the_same_bytes_whatever_its_name(root: str) -> None:
     storage.write_text(f"{root}/file", "text")
     storage.copy_file(f"{root}/file", f"{root}/copy.gz")
     assert storage.read_bytes(f"{root}/copy.gz") == b"text"
-
-
-def test_a_file_that_may_be_there(root: str) -> None:
-    storage.write_text(f"{root}/file", "text")
-    assert storage.read_if_there(f"{root}/file") == b"text"
-    assert storage.read_if_there(f"{root}/other") is None
-    assert storage.read_if_there(f"{root}/file/below") is None
