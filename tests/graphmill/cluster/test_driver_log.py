@@ -88,9 +88,9 @@ def test_a_command_that_a_signal_ends_is_told_to_the_client(tmp_path, capfd):
     assert errors.startswith(f"{done.stderr}error: SIGABRT has ended the driver")
 
 
-FIRST, SECOND, OTHER, LATER = (
+FIRST, SECOND, OTHER, LATER, LAST = (
     f"container_e17_1795403766182_{end}"
-    for end in ("0001_01_000002", "0001_01_000003", "0002_01_000002", "0001_02_000002")
+    for end in ("0001_01_000002", "0001_01_000003", "0002_01_000002", "0001_02_000002", "0001_02_000003")
 )
 
 # As the application master of Hadoop 3.4.2 writes it.
@@ -130,10 +130,11 @@ def test_replacements_and_new_attempts_of_application_masters_are_told(events, c
     events.see({SECOND: "node2"})
     events.see({SECOND: "node2", FIRST: "node1"})  # its worker has started again in the same container
     assert not messages_of(caplog)
-    events.see({SECOND: "node2"})
+    events.see({SECOND: "node2", FIRST: "node1", LATER: "node3"})  # which replaces none
     events.see({SECOND: "node2", LATER: "node3"})
+    events.see({SECOND: "node2", LATER: "node3", LAST: "node4"})
     assert messages_of(caplog) == [
         "yarn: attempt 2 of the application master of application_1795403766182_0001 began",
-        f"yarn: {LATER} on node3 replaces {FIRST} on node1",
+        f"yarn: {LAST} on node4 replaces {FIRST} on node1",
     ]
     assert not events.missing(threading.Event())
