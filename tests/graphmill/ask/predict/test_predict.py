@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 from pathlib import Path
 
 import pyarrow as pa
@@ -144,13 +143,6 @@ def test_pairs_of_one_relation_in_csv(tmp_path: Path, world: World, predict: Com
     table = pq.read_table(tmp_path / "out").to_pydict()
     assert (table["lhs"], table["relation"]) == ([lhs, "nobody"], ["likes", "likes"])
     assert table["score"] == [pytest.approx(world.scores(0, Side.RHS)[12, 29], abs=1e-4), None]
-
-
-def test_a_run_that_has_moved(tmp_path: Path, world: World, predict: Command) -> None:
-    shutil.move(tmp_path / "run", tmp_path / "elsewhere")
-    answers = tmp_path / "elsewhere/answers"
-    assert predict("--relation", "likes", "--k", 2, "--exclude-known", of="elsewhere", to=answers) == 0
-    assert len(read_answers(answers)) == 32
 
 
 def test_a_relation_that_was_added_after_the_training(tmp_path, predict, capsys):
