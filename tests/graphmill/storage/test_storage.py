@@ -93,12 +93,12 @@ def test_within_a_folder(tmp_path: Path) -> None:
 _OPEN_ALL = """
 import sys
 from graphmill import storage
-from graphmill.errors import errors.FormatError
+from graphmill.errors import FormatError
 for uri in sys.argv[1:]:
     for open_it in (storage.read_text, lambda uri: storage.open_hdf5(uri).__enter__()):
         try:
             open_it(uri)
-        except errors.FormatError as error:
+        except FormatError as error:
             print(error)
 """
 
