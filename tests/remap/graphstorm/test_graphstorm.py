@@ -109,14 +109,6 @@ def test_integer_raw_ids_stay_integers(tree: Tree, cli: Cli) -> None:
     assert {raw_id("user", nid - 1000): row for nid, row in found} == expected
 
 
-def test_empty_ranks_write_no_table_and_are_no_fault(tree: Tree, cli: Cli) -> None:
-    expected = tree.write_users([0, 5, 0])
-    assert cli(*tree.arguments()) == 0
-    assert tree.embeddings() == expected
-    assert tree.tables() == ["emb/user/embed-00001_00000.parquet"]
-    assert tree.inputs() == {}
-
-
 def test_without_files_of_ids(tree: Tree, cli: Cli) -> None:
     tree.write_map("user", 7)
     vectors = tree.rng.standard_normal((7, 4), np.float32)
@@ -189,12 +181,13 @@ def test_csv(tree: Tree, cli: Cli) -> None:
 
 def test_tables_of_an_earlier_job_are_replaced(tree: Tree, cli: Cli) -> None:
     for output_format in ("csv", "parquet"):
-        tree.write_users([8])
+        tree.write_users([0, 8, 0])
         assert cli(*tree.arguments("--output-chunk-size", 2, "--output-format", output_format)) == 0
-    expected = tree.write_embeddings("user", [8])
+    expected = tree.write_embeddings("user", [0, 8, 0])
     assert cli(*tree.arguments("--output-chunk-size", 5)) == 0
-    assert tree.tables() == [f"emb/user/embed-00000_0000{n}.parquet" for n in range(2)]
+    assert tree.tables() == [f"emb/user/embed-00001_0000{n}.parquet" for n in range(2)]  # none of empty ranks
     assert tree.embeddings() == expected
+    assert tree.inputs() == {}
 
 
 def test_the_launchers_yaml(tree: Tree, cli: Cli) -> None:
