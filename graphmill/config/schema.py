@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, Field, PrivateAttr, field_serializer, mode
 
 from graphmill import storage
 from graphmill.config import defaults, splits
-from graphmill.config.section import AnySection, AnyType, Fixed, Neutral, Section, Tunable, validated
+from graphmill.config.section import AnySection, Fixed, Neutral, Section, Tunable, validated
 from graphmill.config.sections import SECTIONS
 from graphmill.config.sections.cluster import ClusterConfig, ScheduleConfig
 from graphmill.config.sections.etl import EtlConfig
@@ -244,8 +244,8 @@ class PbgConfig(Section):
             raise ValueError(f"{where}.all_negs: a featurized type has no list of all its entities")
 
 
-OptionalSection = Annotated[AnyType | None, BeforeValidator(lambda given: None if given == {} else given)]
-"""A section that a run need not have; run.json has it empty then."""
+Tables = Annotated[EtlConfig | None, BeforeValidator(lambda given: None if given == {} else given)]
+"""The section `etl`; a run without tables need not have it, and run.json has it empty then."""
 
 _TRAIN = "train."  # before the names of chosen keys of that section
 
@@ -267,13 +267,11 @@ class Config(PbgConfig):
         description="Values of the keys that are left out: graphmill's own, by the sizes of the tables, or "
         "PBG's. Default in YAML: graphmill; in Python configurations: pbg.",
     )
-    etl: OptionalSection[EtlConfig] = Field(None, description="Raw tables, and how they become buckets.")
+    etl: Tables = Field(None, description="Raw tables, and how they become buckets.")
     train: TrainConfig = Field(default_factory=TrainConfig, description="Settings of training beyond PBG's.")
     evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig, description="Edges to rank, and how.")
     remap: RemapConfig = Field(default_factory=RemapConfig, description="Form of the embeddings by raw id.")
-    drift: OptionalSection[DriftConfig] = Field(
-        None, description="Drift of the vectors since the run before."
-    )
+    drift: DriftConfig | None = Field(None, description="Drift of the vectors since the run before.")
     cluster: Neutral[ClusterConfig] = Field(
         default_factory=ClusterConfig, description="Processes that do the work."
     )
@@ -331,9 +329,11 @@ class Config(PbgConfig):
         return copy
 
     @field_serializer(*SECTIONS)
-    def _as_given(self, section: Section | None) -> dict[str, Any]:
+    def _as_given(self, section: Section | None, field: Any) -> dict[str, Any] | None:
         """Write a section with the keys that the user has set."""
-        return section.model_dump(mode="json", exclude_unset=True) if section else {}
+        if section is None:
+            return {} if field.field_name == "etl" else None
+        return section.model_dump(mode="json", exclude_unset=True)
 
     def section(self, model: type[AnySection]) -> AnySection:
         """Return the section of class `model`, or its defaults if the configuration has no such section."""

@@ -177,6 +177,13 @@ def test_a_weight_of_a_relation_has_the_limit_of_those_of_edges() -> None:
             config.from_mapping(raw(relations=[raw()["relations"][0] | {"weight": weight}]))
 
 
+def test_a_section_drift_without_keys_is_one() -> None:
+    """A pipeline compares with the run before then; in run.json too, which says null where there is none."""
+    for changes, expected in ({"drift": {}}, DriftConfig()), ({"drift": None}, None), ({}, None):
+        settings = config.from_mapping(raw(**changes))
+        assert settings.drift == config.from_mapping(settings.recorded()).drift == expected
+
+
 def test_sections_reach_workers_and_run_json_as_they_were_given() -> None:
     given = {"train": {"patience": 2, "optimizer": "adagrad"}, "cluster": {"tls": "off"}, "etl": {}}
     settings = config.from_mapping(raw(**given))
