@@ -121,16 +121,10 @@ class StoppedClaim:
             raise LockedError("stopped here")
 
 
-@pytest.fixture
-def graph(tmp_path, rng):
-    config = make_config(tmp_path, num_epochs=1, dimension=4)
-    write_graph(config, {"node": 60}, steps(rng, 1200))
-    return config
-
-
-def test_a_stopped_search_goes_on(graph, client, tmp_path):
+def test_a_stopped_search_goes_on(client, tmp_path, rng):
     """Another search leaves the record of the first."""
-    folder = tmp_path / "tune"
+    graph, folder = make_config(tmp_path, num_epochs=1, dimension=4), tmp_path / "tune"
+    write_graph(graph, {"node": 60}, steps(rng, 1200))
     with pytest.raises(LockedError):
         search(graph, folder, client, StoppedClaim())
     before = json.loads(contents(folder)["tune.json"])
