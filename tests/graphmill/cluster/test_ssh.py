@@ -27,7 +27,7 @@ asyncssh = pytest.importorskip("asyncssh", reason="asyncssh is not installed: pi
 def ssh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
     """`user@127.0.0.1:port` of a server that this user may enter, and whose key is known; and its process."""
     stranger.open_to_all(tmp_path)
-    remote_tmp(tmp_path).mkdir()
+    (tmp_path / "remote-tmp").mkdir()
     folder = tmp_path / "home" / ".ssh"
     folder.mkdir(parents=True, mode=0o700)
     for name in ("host", "id_ed25519"):
@@ -37,16 +37,11 @@ def ssh_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tupl
     for name in (*cluster.ENVIRONMENT, "HADOOP_CONF_DIR"):  # a host's own would count
         monkeypatch.delenv(name, raising=False)
     server = (sys.executable, "-m", "tests.graphmill.cluster.ssh_server")
-    environment = {**os.environ, "TMPDIR": str(remote_tmp(tmp_path))}
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "remote-tmp")}
     with speaking(*server, folder / "host", folder / "id_ed25519.pub", env=environment) as (process, port):
         (folder / "known_hosts").write_text(f"[127.0.0.1]:{port} {(folder / 'host.pub').read_text()}")
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         yield f"tester@127.0.0.1:{port}", process.pid
-
-
-def remote_tmp(folder: Path) -> Path:
-    """TMPDIR of the host."""
-    return folder / "remote-tmp"
 
 
 # A worker logs its address, then this line, then joins the cluster.
@@ -68,7 +63,7 @@ def test_workers_come_by_ssh_and_are_waited_for(ssh_server, tmp_path, monkeypatc
             assert client.submit(os.getenv, variable).result() == value
         assert client.submit(os.getenv, "HADOOP_CONF_DIR").result() == "/etc/hadoop/of-this-test"
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
-    wait_until(lambda: not found_in(remote_tmp(tmp_path), "**/*.pem"))
+    wait_until(lambda: not found_in(tmp_path / "remote-tmp", "**/*.pem"))
 
 
 RUN = """
@@ -88,7 +83,7 @@ def test_neither_other_users_nor_other_keys_can_connect(ssh_server, tmp_path, fo
     wait_until(lambda: run.read("stdout").endswith("\n") or not run.is_running())
     address = run.read("stdout").strip()
     assert address.startswith("tls://"), run.read("stderr")
-    keys = found_in(remote_tmp(tmp_path), "**/*.pem")
+    keys = found_in(tmp_path / "remote-tmp", "**/*.pem")
     assert len(keys) == 2  # the scheduler's and the worker's
     for key in keys:
         assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
@@ -99,7 +94,7 @@ def test_neither_other_users_nor_other_keys_can_connect(ssh_server, tmp_path, fo
         assert stranger.attempts(forked, tmp_path, processes) == []
     run.send(signal.SIGKILL)
     run.wait(-signal.SIGKILL)
-    wait_until(lambda: not found_in(remote_tmp(tmp_path), "graphmill-keys-*"))
+    wait_until(lambda: not found_in(tmp_path / "remote-tmp", "graphmill-keys-*"))
     wait_until(lambda: stranger.tree(server) == [server])
 
 

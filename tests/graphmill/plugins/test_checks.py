@@ -80,11 +80,6 @@ class Nested(AbstractOperator):
         return self.inside(embeddings)
 
 
-class Fails(AbstractOperator):
-    def forward(self, embeddings):
-        raise ValueError("no reason")
-
-
 class Shared(AbstractDynamicOperator):
     def __init__(self, dim, num_operations):
         super().__init__(dim, num_operations)
@@ -125,6 +120,7 @@ class Negative(AbstractRegularizer):
 
 logistic = written.Logistic().forward
 WITH_ONE_METHOD = {
+    "Fails": (AbstractOperator, lambda self, x: 1 / 0),
     "Shortens": (AbstractOperator, lambda self, x: x[..., 1:]),
     "MixesTheBatch": (AbstractOperator, lambda self, x: x - x.flatten(0, -2).mean(0) if x.dim() > 1 else x),
     "Overwrites": (AbstractOperator, lambda self, x: x.detach().mul_(2) * x),
@@ -159,7 +155,7 @@ WITH_ONE_METHOD = {
         (Unused, ["parameter 'more': expected a gradient"]),
         (Nested, ["parameter 'inside.weight': expected one of the operator itself"]),
         ("WithoutGradient", ["expected a result with a gradient"]),
-        (Fails, ["fails with ValueError: no reason"]),
+        ("Fails", ["fails with ZeroDivisionError: division by zero"]),
         (Shared, ["parameter 'all_alike': expected a row for each of 4 relations"]),
         ("NextRow", ["expected the numbers of relation 0 by itself"]),
         (OnlyOneSide, ["expected the numbers of the score of the same pair among rhs_neg"]),

@@ -31,11 +31,6 @@ def drawn(rng: np.random.Generator, num_queries: int, scale: float = 1.0) -> Cal
     return CalibrationAnswers((score_QK * scale + offset_Q1).astype(np.float32), is_true_QK, group_Q)
 
 
-@pytest.fixture
-def rng() -> np.random.Generator:
-    return np.random.default_rng(3)
-
-
 def test_shares_are_those_of_a_softmax() -> None:
     share_QK = shares(np.array([[2.0, 1.0, -np.inf], [-np.inf] * 3]), 0.5)
     assert np.exp(share_QK[0]).tolist() == pytest.approx([1 / (1 + np.exp(-2)), 1 / (1 + np.exp(2)), 0])
