@@ -3,15 +3,14 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from etl.run.sources import SourcePlan
-from etl.steps import degrees
 from etl.steps.chunks import Encoded
-from etl.steps.degrees import PartitionDegrees, top_degrees
+from etl.steps.degrees import Degrees, histogram, sum_degrees, summarize
 from etl.steps.index import IndexedEntities
 from etl.steps.index_shard import IndexedShard, sum_counts
 from etl.steps.task_settings import TaskSettings
@@ -48,7 +47,7 @@ class Merged:
     """[relations] rows of each relation, if edges of an earlier run were taken over."""
     checksums: Checksums
     """Checksums of all bucket files."""
-    degrees: list[PartitionDegrees] | None
+    degrees: list[Degrees] | None
     """By partition, if edges of an earlier run were taken over: chunks then have the new edges only."""
 
 
@@ -190,29 +189,25 @@ def _delta(plan: SourcePlan, files: Sequence[SourceFile]) -> dict[str, Any]:
 
 def _entities(settings: TaskSettings, index: IndexedEntities, merged: Merged) -> dict[str, Any]:
     counts = _indexed(settings, index)
-    if merged.degrees is not None:
-        for name, parts in _by_type(settings, merged.degrees).items():
-            counts[name] = replace(
-                counts[name],
-                num_outside_train=sum(part.num_outside_train for part in parts),
-                degrees=degrees.merge_counts(part.degrees for part in parts),
-                highest=top_degrees(pair for part in parts for pair in part.highest),
-            )
+    if merged.degrees is None:
+        of_types = {name: count.degrees for name, count in counts.items()}
+    else:
+        of_types = {n: sum_degrees(parts) for n, parts in _by_type(settings, merged.degrees).items()}
     by_partition = {"num_entities_from_previous": index.num_previous}
     if settings.today is not None:  # ids that no row names any more, and those that the run forgot for it
         by_partition |= {"num_entities_gone": index.num_gone, "num_entities_forgotten": index.num_forgotten}
     return {
         "num_entities": _by_type(settings, index.num_entities),
         # No edge trains their embeddings.
-        "num_entities_outside_train": {name: count.num_outside_train for name, count in counts.items()},
+        "num_entities_outside_train": {name: of_type.num_outside_train for name, of_type in of_types.items()},
         "num_entities_left_out": {name: count.num_left_out for name, count in counts.items()},
         **{
             key: {name: sum(of_partitions) for name, of_partitions in _by_type(settings, counts).items()}
             for key, counts in by_partition.items()
         },
-        "train_degree": {name: degrees.summarize(count.degrees) for name, count in counts.items()},
-        "degree_histogram": {name: degrees.histogram(count.degrees) for name, count in counts.items()},
-        "highest_degrees": {name: [list(pair) for pair in count.highest] for name, count in counts.items()},
+        "train_degree": {name: summarize(of_type.counts) for name, of_type in of_types.items()},
+        "degree_histogram": {name: histogram(of_type.counts) for name, of_type in of_types.items()},
+        "highest_degrees": {name: list(map(list, of_type.highest)) for name, of_type in of_types.items()},
     }
 
 

@@ -25,11 +25,10 @@ from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError
-from graphmill.formats.edge_buckets import bucket_uri
+from graphmill.formats.edge_buckets import folders
 from graphmill.run.fingerprints import content_of
 from graphmill.run.output_checks import check_folder, tables_in
 from graphmill.run.trained_with import entities_of
-from graphmill.vocab import Bucket
 
 _OURS = (
     r"_SUCCESS|checksums\.xxh128|entity_index|raw_id_mappings|entity_count_.+\.txt|entity_names_.+\.json"
@@ -184,9 +183,6 @@ def hide_outputs(config: Config) -> None:
     """
     uris = output_uris(config)
     if config.split_root is not None:
-        beside = [
-            entry.uri for entry in storage.list_dir(storage.absolute(config.split_root)) if entry.is_dir
-        ]
-        uris += [uri for uri in beside if storage.exists(bucket_uri(uri, Bucket(0, 0)))]
+        uris += folders(storage.absolute(config.split_root))
     for uri in dict.fromkeys(uris):
         storage.delete_marker(uri)

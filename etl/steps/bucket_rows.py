@@ -11,7 +11,7 @@ head is as wide as an edge, so that both are in one section of one file:
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
@@ -36,11 +36,8 @@ class EarlierIds:
     """[files of the earlier run] number of each file in this run; -1: this run does not have it."""
 
 
-class Renumber(Protocol):
-    """Renumbers records of an earlier bucket: an id may have another index in this run."""
-
-    def __call__(self, records: Int32, *, drops: bool = False) -> Int32:
-        """Return the records renumbered; with `drops`, without those of ids that are forgotten."""
+Renumber = Callable[..., Int32]
+"""Gives records of an earlier bucket their indices of this run; drops=True leaves forgotten ids out."""
 
 
 @dataclass(frozen=True, eq=False)

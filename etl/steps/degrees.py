@@ -5,7 +5,7 @@ per degree below 128, and above that one bin per leading seven binary digits. A 
 low.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -45,14 +45,6 @@ def count_degrees(degrees: Int64) -> DegreeCounts:
     """Count entities by degree."""
     floors, counts = np.unique(_floors(degrees, _DIGITS)[0], return_counts=True)
     return DegreeCounts(floors, counts, int(degrees.max(initial=0)))
-
-
-def merge_counts(parts: Iterable[DegreeCounts]) -> DegreeCounts:
-    """Add up the counts of several shards."""
-    all_parts = list(parts)
-    floors, places = np.unique(np.concatenate([part.floors for part in all_parts]), return_inverse=True)
-    counts = np.bincount(places, np.concatenate([part.counts for part in all_parts])).astype(np.int64)
-    return DegreeCounts(floors, counts, max(part.largest for part in all_parts))
 
 
 def histogram(merged: DegreeCounts) -> list[list[int]]:
@@ -100,15 +92,28 @@ def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
 
 
 @dataclass(frozen=True, eq=False)
-class PartitionDegrees:
-    """Degrees of the ids of a partition in train edges; the same figures as of a shard (`index_shard`)."""
+class Degrees:
+    """Degrees of some ids in train edges."""
 
     num_outside_train: int
-    degrees: DegreeCounts
+    counts: DegreeCounts
     highest: list[tuple[int, str]]
+    """Most train edges of an id, and the id, most first."""
 
 
-def count_partition(settings: TaskSettings, partition: Partition, num_entities: int) -> PartitionDegrees:
+def sum_degrees(parts: Sequence[Degrees]) -> Degrees:
+    """Add up the degrees of several shards or partitions."""
+    of_bins = [part.counts for part in parts]
+    floors, places = np.unique(np.concatenate([part.floors for part in of_bins]), return_inverse=True)
+    counts = np.bincount(places, np.concatenate([part.counts for part in of_bins])).astype(np.int64)
+    return Degrees(
+        sum(part.num_outside_train for part in parts),
+        DegreeCounts(floors, counts, max(part.largest for part in of_bins)),
+        top_degrees(pair for part in parts for pair in part.highest),
+    )
+
+
+def count_partition(settings: TaskSettings, partition: Partition, num_entities: int) -> Degrees:
     """Count the rows of each id of a partition in the written buckets.
 
     Duplicates that were left out count too, unless tables take out edges: edges alone count then.
@@ -120,9 +125,7 @@ def count_partition(settings: TaskSettings, partition: Partition, num_entities: 
             for at in _indices(rows, side, is_own, edges_only=settings.removes):
                 check_indices(at, num_entities, side, rows.uri)
                 add_counts(at, counts)
-    return PartitionDegrees(
-        int((counts == 0).sum()), count_degrees(counts), _highest(settings, partition, counts)
-    )
+    return Degrees(int((counts == 0).sum()), count_degrees(counts), _highest(settings, partition, counts))
 
 
 def _indices(rows: AllRows, side: Side, is_own: Int32 | None, *, edges_only: bool) -> Iterator[Int32]:

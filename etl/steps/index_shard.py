@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from etl.steps import exchange, spill
-from etl.steps.degrees import DegreeCounts, count_degrees, highest_degrees, merge_counts, top_degrees
+from etl.steps.degrees import Degrees, count_degrees, highest_degrees, sum_degrees
 from etl.steps.encode import IDS_SCHEMA, LISTED
 from etl.steps.exchange import Exchange
 from etl.steps.index_previous import SCHEMA as PREVIOUS_SCHEMA
@@ -100,11 +100,8 @@ class IndexedShard:
     """Counts of one shard."""
 
     num_new: int
-    num_outside_train: int
     num_left_out: int
-    degrees: DegreeCounts
-    highest: list[tuple[int, str]]
-    """Most train edges of an id, and the id, most first."""
+    degrees: Degrees
     num_by_slot: Int64
     """[slots of the shard] distinct ids."""
     num_named: int
@@ -252,10 +249,12 @@ def _order(
     slots -= number * settings.num_slots[entity_type] + shard.slots.start
     counts = IndexedShard(
         int(is_new.sum()),
-        int((indexed & (degrees == 0)).sum()),
         int((~kept & is_named & (known < 0)).sum()),
-        count_degrees(degrees[indexed]),
-        highest_degrees(known_ids.strings, np.where(indexed, degrees, 0)),
+        Degrees(
+            int((indexed & (degrees == 0)).sum()),
+            count_degrees(degrees[indexed]),
+            highest_degrees(known_ids.strings, np.where(indexed, degrees, 0)),
+        ),
         np.bincount(slots, minlength=len(shard.slots)),
         len(named_old),
         int(is_listed.sum()),
@@ -273,10 +272,8 @@ def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShar
     """Add up the counts of the passes of a shard, or of several shards."""
     return IndexedShard(
         sum(part.num_new for part in parts),
-        sum(part.num_outside_train for part in parts),
         sum(part.num_left_out for part in parts),
-        merge_counts(part.degrees for part in parts),
-        top_degrees(pair for part in parts for pair in part.highest),
+        sum_degrees([part.degrees for part in parts]),
         num_by_slot,
         sum(part.num_named for part in parts),
         sum(part.num_listed for part in parts),

@@ -33,7 +33,7 @@ from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import NotFoundError, StorageError
 from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int32, Int64
-from graphmill.storage.checksums import HashedInput, HashedOutput
+from graphmill.storage.checksums import HashedOutput, of_file
 from graphmill.storage.filesystems import explained
 
 _BLOCK_BYTES = 1 << 20
@@ -84,9 +84,8 @@ def first_damaged(checksums: Checksums) -> str | None:
     """Return the first of these files that is gone or has another checksum; None if all are intact."""
     for uri, checksum in checksums.items():
         try:
-            with storage.open_input(uri) as stream:
-                if HashedInput(stream).checksum(uri) != checksum:
-                    return uri
+            if of_file(uri) != checksum:
+                return uri
         except StorageError:
             return uri
     return None

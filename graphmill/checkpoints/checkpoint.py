@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,19 +35,8 @@ def rows_of_batch(dimension: int) -> int:
     return max(1, BATCH_BYTES // (4 * max(dimension, 1)))
 
 
-class Rows(Protocol):
-    """Rows [N, D], read in pieces."""
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """(N, D)."""
-
-    def read(self, start: int, stop: int) -> Floats:
-        """Rows [start, stop), float32."""
-
-
-class ReadRows(NamedTuple):
-    """Rows [N, D] that a function reads."""
+class Rows(NamedTuple):
+    """Rows [N, D], of which a function reads those from start to stop, float32."""
 
     shape: tuple[int, int]
     read: Callable[[int, int], Floats]
@@ -306,4 +295,4 @@ def _checked(rows: Rows, where: str) -> Rows:
         check_finite(piece, where, start)
         return piece
 
-    return ReadRows(rows.shape, read)
+    return Rows(rows.shape, read)

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill.checkpoints import states
-from graphmill.checkpoints.checkpoint import BATCH_BYTES, Checkpoint, Floats, ReadRows, Rows, rows_of_batch
+from graphmill.checkpoints.checkpoint import BATCH_BYTES, Checkpoint, Floats, Rows, rows_of_batch
 from graphmill.errors import FormatError
 from graphmill.formats import entity_counts
 from graphmill.storage.filesystems import explained
@@ -93,7 +93,7 @@ class OrderedTable:
                 )
             if not self._is_sorted:
                 self._copy = _sorted_copy(pieces, self.shape, self._where)
-            yield self._copy or _Merged(pieces, self.shape, self._where)
+            yield self._copy or Rows(self.shape, _Merged(pieces, self.shape, self._where).read)
 
 
 def _is_sorted(pieces: Sequence[OrderedPiece], count: int, where: str, hint: str) -> bool:
@@ -163,7 +163,7 @@ def _sorted_copy(pieces: Sequence[OrderedPiece], shape: tuple[int, int], where: 
             is_read[ids] = True
             num_read += len(ids)
     _check_all_read(is_read, num_read, 0, where)
-    return ReadRows(shape, lambda start, stop: np.array(copy[start:stop]))
+    return Rows(shape, lambda start, stop: np.array(copy[start:stop]))
 
 
 def mapped_array(shape: tuple[int, ...], dtype: npt.DTypeLike, folder: str | None = None) -> npt.NDArray[Any]:
@@ -245,7 +245,7 @@ class WholeTablesCheckpoint(Checkpoint):
         counts = self.counts[entity_type]
         with table.open() as rows:
             first, count = sum(counts[:partition]), counts[partition]
-            yield ReadRows(
+            yield Rows(
                 (count, rows.shape[1]), lambda start, stop: rows.read(first + start, first + min(stop, count))
             )
 

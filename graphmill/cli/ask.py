@@ -1,8 +1,7 @@
 """Commands that make something of a finished run: `graphmill predict`, `export`, `features` and `fold-in`."""
 
 import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,7 @@ from graphmill.config.sections.etl import FilesConfig, Table, TableConfig
 from graphmill.display import terminal
 from graphmill.display.readable import number, size
 from graphmill.errors import GraphMillError
-from graphmill.run.lock import Claim, held
+from graphmill.run.lock import held
 from graphmill.run.reading import OF_FEATURES
 from graphmill.run.record import note_result
 from graphmill.storage.redaction import redacted
@@ -42,20 +41,28 @@ _OF_METHOD = ("method", "recall", "recall_error", "recall_ids", "num_lists", "nu
 log = logging.getLogger("graphmill")
 
 
-@contextmanager
-def _session(settings: Config, master: str | None, job: str, *written: str) -> Iterator[tuple[Any, Claim]]:
-    """Lock the folders to write, start a cluster and show progress."""
+def _run(
+    job: Any,
+    settings: Config,
+    master: str | None,
+    to: str,
+    *request: Any,
+    also: str | None = None,
+    **more: Any,
+) -> dict[str, Any]:
+    """Run a job with the folders locked that it writes (`to`, `also`), on a cluster, showing progress."""
     from graphmill import cluster
     from graphmill.display import progress
     from graphmill.run.fingerprints import are_small
 
     of_run = [settings.entity_path, settings.checkpoint_path, *settings.edge_paths]
     with (
-        held(whole=written) as claim,
+        held(whole=[to, *filter(None, [also])]) as claim,
         progress.displayed(),
-        cluster.connect(master, settings.cluster, [job], is_small=are_small(of_run)) as client,
+        cluster.connect(master, settings.cluster, [job.__name__], is_small=are_small(of_run)) as client,
     ):
-        yield client, claim
+        figures: dict[str, Any] = job.run(settings, *request, to, client, claim, **more)
+    return figures
 
 
 def _tell_run(settings: Config, command: str, to: str, figures: Mapping[str, Any]) -> None:
@@ -83,8 +90,7 @@ def predict(settings: Config, to: str, master: str | None, **options: Any) -> No
     check_options(_EXCLUDED_BY_PREDICT, _NEEDED_BY_PREDICT)
     question = validated(PredictOptions, options)
     job.check(settings, question, to)
-    with _session(settings, master, job.__name__, to, *filter(None, [question.index])) as (client, claim):
-        figures = job.run(settings, question, to, client, claim)
+    figures = _run(job, settings, master, to, question, also=question.index)
     terminal.show_table("predict", _predict_summary(figures))
     terminal.say(f"answers: {to}")
     if question.pairs is None:
@@ -132,8 +138,7 @@ def export(settings: Config, to: str, master: str | None, **chosen: Any) -> None
     check_options({}, _NEEDED_BY_EXPORT)
     options = validated(ExportOptions, chosen)
     job.check(settings, options, to)
-    with _session(settings, master, job.__name__, to) as (client, claim):
-        figures = job.run(settings, options, to, client, claim)
+    figures = _run(job, settings, master, to, options)
     terminal.show_table("export", _export_summary(figures))
     terminal.say(f"vectors: {to}")
     _tell_run(settings, "export", to, figures)
@@ -201,8 +206,7 @@ def features(
     job.check(settings, request, to)
     fold_ids_in = _fold_in(settings, request)
     read = whole_table(settings, table, given)
-    with _session(settings, master, job.__name__, to) as (client, claim):
-        figures = job.run(settings, request, read, to, client, claim, fold_ids_in)
+    figures = _run(job, settings, master, to, request, read, fold_ids_in=fold_ids_in)
     terminal.show_table("features", _features_summary(figures))
     terminal.say(f"table: {to}")
     _tell_run(settings, "features", to, figures)
@@ -296,8 +300,7 @@ def fold_in(
     request = job.Request({"edges": list(edges), "ids": list(ids)}, uris, options)
     job.check(settings, request, to)
     read = partial(write_pieces, settings, tables, relations_of(settings))
-    with _session(settings, master, job.__name__, to) as (client, claim):
-        figures = job.run(settings, request, read, to, client, claim)
+    figures = _run(job, settings, master, to, request, read)
     terminal.show_table("fold-in", _fold_in_summary(figures))
     terminal.say(f"vectors: {to}")
 

@@ -78,53 +78,42 @@ def convert(
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
     _check_order(source)
     storage.delete(target_uri)
-    to_raw_ids = options.get("id_maps")
-    route = _Route(source, target_format, to_raw_ids, to_hashed_ids, options.get("entity_path"))
+    to_raw_ids, entity_path = options.get("id_maps"), options.get("entity_path")
+
+    def place(folder: str) -> str:
+        return storage.join(folder, CHECKPOINT) if to_raw_ids else folder
+
+    def opened(folder: str) -> Checkpoint:
+        counts = storage.join(folder, ENTITIES) if to_raw_ids else entity_path
+        if to_hashed_ids or set(source.num_partitions.values()) == {1}:
+            counts = None
+        return checkpoints.open_checkpoint(place(folder), entity_path=counts)
+
     with storage.atomic_directory(target_uri) as temporary:
-        not_kept = route.write(temporary, storage.absolute(target_uri), shard_num)
-        claim.check()
-    num_bytes = sum(4 * count * dimension for _, _, (count, dimension) in source.partitions())
-    return Converted(source, route.open(target_uri), not_kept, num_bytes, time.monotonic() - started)
-
-
-@dataclass(frozen=True)
-class _Route:
-    """Places of the output: tables of RecIS may get raw ids, raw ids may become RecIS' ids."""
-
-    source: Checkpoint
-    target_format: str
-    to_raw_ids: checkpoints.IdMaps | None
-    to_hashed_ids: checkpoints.IdMaps | None
-    entity_path: str | None
-
-    def write(self, folder: str, target_uri: str, shard_num: int) -> list[str]:
-        """Write into a temporary folder, which will be `target_uri`, and compare; return what is lost."""
-        source, write = self.source, checkpoints.writer_of(self.target_format)
-        if self.to_raw_ids:
-            from graphmill.checkpoints.recis.checkpoint import RecisCheckpoint
-            from graphmill.checkpoints.recis.hashed import write_entities
-
-            if isinstance(source, RecisCheckpoint):
-                write_entities(storage.join(folder, ENTITIES), source.translated, self.to_raw_ids)
-                source.entity_path = storage.join(target_uri, ENTITIES)
-        options = {"id_maps": self.to_hashed_ids, "entity_path": self.entity_path, "shard_num": shard_num}
-        not_kept = [*source.left_out, *write(source, self._checkpoint(folder), **options)]
-        keeps_all = source.format == self.target_format == "recis"
+        if to_raw_ids:
+            _write_raw_ids(source, to_raw_ids, temporary, storage.absolute(target_uri))
+        write = checkpoints.writer_of(target_format)
+        made = {"id_maps": to_hashed_ids, "entity_path": entity_path, "shard_num": shard_num}
+        not_kept = [*source.left_out, *write(source, place(temporary), **made)]
+        keeps_all = source.format == target_format == "recis"
         if not keeps_all:
             not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
-        written = self.open(folder)
-        if not self.to_hashed_ids:  # other ids, and rows may be left out
-            _check_same(source, written, folder, compare_rows=not keeps_all)
-        return not_kept
+        written = opened(temporary)
+        if not to_hashed_ids:  # other ids, and rows may be left out
+            _check_same(source, written, temporary, compare_rows=not keeps_all)
+        claim.check()
+    num_bytes = sum(4 * count * dimension for _, _, (count, dimension) in source.partitions())
+    return Converted(source, opened(target_uri), not_kept, num_bytes, time.monotonic() - started)
 
-    def open(self, folder: str) -> Checkpoint:
-        counts = storage.join(folder, ENTITIES) if self.to_raw_ids else self.entity_path
-        if self.to_hashed_ids or set(self.source.num_partitions.values()) == {1}:
-            counts = None
-        return checkpoints.open_checkpoint(self._checkpoint(folder), entity_path=counts)
 
-    def _checkpoint(self, folder: str) -> str:
-        return storage.join(folder, CHECKPOINT) if self.to_raw_ids else folder
+def _write_raw_ids(source: Checkpoint, id_maps: checkpoints.IdMaps, folder: str, target_uri: str) -> None:
+    """Write the raw ids of translated tables into a temporary folder, which will be `target_uri`."""
+    from graphmill.checkpoints.recis.checkpoint import RecisCheckpoint
+    from graphmill.checkpoints.recis.hashed import write_entities
+
+    if isinstance(source, RecisCheckpoint):
+        write_entities(storage.join(folder, ENTITIES), source.translated, id_maps)
+        source.entity_path = storage.join(target_uri, ENTITIES)
 
 
 def described(checkpoint: Checkpoint) -> str:

@@ -27,6 +27,7 @@ from graphmill.run import fingerprints, lock
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder
 from graphmill.storage import Checksums
+from graphmill.vocab import Bucket
 
 EDGES = "edges"
 
@@ -151,11 +152,11 @@ def _write_counts(source_path: str, counts: Counts, target_path: str, checksums:
 
 
 def _write_buckets(edge_path: str, base: int, counts: Counts, target_path: str, checksums: Checksums) -> None:
-    for bucket in legacy.list_buckets(edge_path, base):
+    for stored in edge_buckets.list_buckets(edge_path):
+        bucket = Bucket(stored.lhs - base, stored.rhs - base)
         # The entity types of a relation are in the configuration: training checks against them.
         lhs_limit, rhs_limit = (_largest(counts, number) for number in bucket)
         dtype = np.int32 if max(lhs_limit, rhs_limit) <= np.iinfo(np.int32).max else np.int64
-        stored = legacy.named(bucket, base)
         uri = edge_buckets.bucket_uri(edge_path, stored)
         num_edges = edge_buckets.count_edges(edge_path, stored, versioned=False)
         with edge_buckets.new_bucket(
@@ -190,7 +191,7 @@ def export_inputs(entity_path: str, edge_paths: Sequence[str], target_uri: str, 
     weighted = False
     for edge_path, edges in zip(edge_paths, edge_targets(edge_paths, target_uri), strict=True):
         with storage.atomic_directory(edges) as temporary:
-            for bucket in legacy.list_buckets(edge_path, 0):
+            for bucket in edge_buckets.list_buckets(edge_path):
                 num_edges = edge_buckets.count_edges(edge_path, bucket)
                 weighted = weighted or edge_buckets.has_weights(edge_path, bucket)
                 batches = (

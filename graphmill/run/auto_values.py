@@ -1,6 +1,5 @@
 """Values of the keys that a configuration leaves to the data, once the data are counted."""
 
-import re
 from collections.abc import Mapping, Sequence
 
 from graphmill import storage
@@ -8,9 +7,7 @@ from graphmill.config import Config, defaults
 from graphmill.errors import BadInputError, NotFoundError
 from graphmill.formats import edge_buckets, entity_counts
 from graphmill.formats.edge_buckets.origins import has_added
-from graphmill.vocab import Bucket
 
-_BUCKET_NAME = re.compile(r"edges_(\d+)_(\d+)\.h5")
 _COUNTED_BUCKETS = 64
 
 
@@ -56,8 +53,7 @@ def num_edges(edge_path: str) -> int:
     """Count the edges of a folder; of many buckets, count some and extrapolate."""
     if not storage.is_dir(edge_path):
         return 0
-    names = (_BUCKET_NAME.fullmatch(storage.name(entry.uri)) for entry in storage.list_dir(edge_path))
-    buckets = sorted(Bucket(int(match[1]), int(match[2])) for match in names if match)
+    buckets = edge_buckets.list_buckets(edge_path)
     counted = buckets[:: -(-len(buckets) // _COUNTED_BUCKETS) or 1]
     num_counted = sum(edge_buckets.count_all(edge_path, counted).values())
     return num_counted * len(buckets) // max(len(counted), 1)

@@ -13,6 +13,7 @@ network once: its content is valid only after reading ends without an error. Eac
 once.
 """
 
+import hashlib
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -68,11 +69,8 @@ def of_bytes(content: bytes) -> str:
 
 def of_file(uri: str) -> str:
     """The checksum of a file."""
-    hashed, block = xxhash.xxh3_128(), memoryview(bytearray(_BLOCK_BYTES))
     with fs.open_input(uri) as stream, explained("read", uri):
-        while size := stream.readinto(block):
-            hashed.update(block[:size])
-    return hashed.hexdigest()
+        return hashlib.file_digest(stream, xxhash.xxh3_128).hexdigest()
 
 
 def as_text(manifest_uri: str, checksums: Mapping[str, str]) -> str:

@@ -14,7 +14,6 @@ stay unused, and its ids may have two hashes. Mapped pages count as memory of th
 take them back.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -44,10 +43,6 @@ class MapPart:
     file: MapFile
     groups: tuple[int, ...]
     num_rows: int
-
-    def rows(self) -> Iterator[tuple[int, pa.Array, Numbers]]:
-        """Read batches of the part: first row in the file, raw ids [n], integer ids [n]."""
-        return id_maps.iter_raw_id_map(self.file, self.groups)
 
 
 @dataclass(frozen=True)
@@ -150,7 +145,7 @@ class _TableWriter:
     def _read_part(self, name: str) -> None:
         part = self.plan.parts[int(name.removeprefix("part-"))]
         num_read, num_ids = 0, self.plan.num_ids
-        for row, orig, new in part.rows():
+        for row, orig, new in id_maps.iter_raw_id_map(part.file, part.groups):
             if (wrong := _first_outside(new, num_ids)) is not None:
                 raise FormatError(
                     f"{part.file.uri}: row {row + wrong}: {part.file.new} is {new[wrong]}; expected 0 to "
@@ -185,7 +180,11 @@ class _TableWriter:
         if np.count_nonzero(self._place) == self.plan.num_ids:
             return
         missing = int(np.flatnonzero(self._place == 0)[0])
-        rows = (Ids(part.file.uri, row, new) for part in self.plan.parts for row, _, new in part.rows())
+        rows = (
+            Ids(part.file.uri, row, new)
+            for part in self.plan.parts
+            for row, _, new in id_maps.iter_raw_id_map(part.file, part.groups)
+        )
         if (repeated_id := first_repeated(rows, 0, self.plan.num_ids)) is not None:
             uri, row, again = repeated_id
             raise FormatError(
@@ -207,7 +206,7 @@ class _TableWriter:
             return
         nids: dict[Any, int] = {}
         for part in self.plan.parts:
-            for row, orig, new in part.rows():
+            for row, orig, new in id_maps.iter_raw_id_map(part.file, part.groups):
                 for again, raw_id in suspected(orig, suspects):
                     nid = int(new[again])
                     first = nids.setdefault(raw_id, nid)

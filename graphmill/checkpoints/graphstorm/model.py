@@ -22,7 +22,6 @@ Shapes: R edge types, D dimension.
 
 import math
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,17 +29,10 @@ import numpy as np
 
 from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, rows_of_batch
 from graphmill.checkpoints.graphstorm import saved_models
-from graphmill.checkpoints.graphstorm.saved_embeddings import lost_operators, not_kept
+from graphmill.checkpoints.graphstorm.saved_embeddings import lost_operators, not_kept, open_pieces
 from graphmill.checkpoints.graphstorm.saved_ranks import EdgeType
-from graphmill.checkpoints.whole_tables import (
-    JoinedRows,
-    OrderedPiece,
-    OrderedTable,
-    WholeTablesCheckpoint,
-    sliced,
-)
+from graphmill.checkpoints.whole_tables import JoinedRows, OrderedTable, WholeTablesCheckpoint
 from graphmill.errors import FormatError
-from graphmill.formats.torch_files.tensor import open_tensor
 from graphmill.formats.torch_files.write import NewTorchTensor, save
 from graphmill.model.operators import OPERATORS
 from graphmill.model.parameters import global_key, operator_key, shapes_by
@@ -154,18 +146,18 @@ class GraphStormModelCheckpoint(WholeTablesCheckpoint):
         """Counts of partitions are in `entity_path`; by default one. Raises FormatError on damage."""
         mapping = saved_models.read_node_mapping(uri)
         tables = {}
-        for name, files in saved_models.list_tables(uri).items():
-            widths = {width for _, (_, width) in files}
+        for name, ranks in saved_models.list_tables(uri).items():
+            widths = {rank.shape[1] for rank in ranks}
             if len(widths) > 1:
                 raise FormatError(f"{uri}: {name!r}: files differ in dimension: {sorted(widths)}")
-            shape = sum(count for _, (count, _) in files), widths.pop()
+            shape = sum(rank.num_rows for rank in ranks), widths.pop()
             ids = mapping[name].numpy() if name in mapping else np.arange(shape[0])
             if len(ids) != shape[0]:
                 raise FormatError(
                     f"{uri}: {name!r}: expected {len(ids)} rows, as {saved_models.NODE_MAPPING} has, found "
                     f"{shape[0]}"
                 )
-            tables[name] = OrderedTable(partial(_open_pieces, files, ids), shape, f"{uri}: {name}")
+            tables[name] = OrderedTable(partial(open_pieces, ranks, ids), shape, f"{uri}: {name}")
         if not tables:
             raise FormatError(
                 f"{uri}: expected learnable embeddings, {{type}}/sparse_emb_*.pt, found none; a model of "
@@ -296,15 +288,3 @@ def _write_rows(source: Checkpoint, target_uri: str, name: str, added_D: "Tensor
             first, last = (min(number * share, total) for number in (rank, rank + 1))
             tensor = NewTorchTensor((last - first, dimension), batches(first, last))
             save(saved_models.sparse_emb_uri(target_uri, name, rank), tensor)
-
-
-@contextmanager
-def _open_pieces(files: Any, ids: Any) -> Iterator[list[OrderedPiece]]:
-    with ExitStack() as stack:
-        pieces, first = [], 0
-        for uri, (count, _) in files:
-            if count:
-                values = stack.enter_context(open_tensor(uri)).read
-                pieces.append(OrderedPiece(count, partial(sliced, ids[first : first + count]), values))
-            first += count
-        yield pieces

@@ -24,7 +24,13 @@ from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint
 from graphmill.checkpoints.graphstorm import saved_ranks
 from graphmill.checkpoints.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name
-from graphmill.checkpoints.whole_tables import JoinedRows, OrderedPiece, OrderedTable, WholeTablesCheckpoint
+from graphmill.checkpoints.whole_tables import (
+    JoinedRows,
+    OrderedPiece,
+    OrderedTable,
+    WholeTablesCheckpoint,
+    sliced,
+)
 from graphmill.errors import FormatError
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 
@@ -146,7 +152,7 @@ class GraphStormCheckpoint(WholeTablesCheckpoint):
                 raise FormatError(f"{wrong.values_uri}: expected floats, found {wrong.dtype}")
             widths = [rank.shape[1] if len(rank.shape) == 2 else 1 for rank in ranks if rank.num_rows]
             shape = sum(rank.num_rows for rank in ranks), widths[0] if widths else dimension or 0
-            tables[name] = OrderedTable(partial(_open_pieces, ranks), shape, f"{uri}: {name}")
+            tables[name] = OrderedTable(partial(open_pieces, ranks), shape, f"{uri}: {name}")
         super().__init__(uri, 0, tables, None, entity_path)
 
 
@@ -201,12 +207,15 @@ def _allowing_all(source: Checkpoint) -> Checkpoint:
 
 
 @contextmanager
-def _open_pieces(ranks: Sequence[RankRows]) -> Iterator[list[OrderedPiece]]:
+def open_pieces(ranks: Sequence[RankRows], ids: Numbers | None = None) -> Iterator[list[OrderedPiece]]:
+    """Open the rows of all ranks; `ids` are those of all their rows, where files of ids do not say them."""
     with ExitStack() as stack:
-        pieces = []
+        pieces, first = [], 0
         for rank in ranks:
             if rank.num_rows:
-                (ids,) = stack.enter_context(saved_ranks.open_nids(rank))
+                (own,) = stack.enter_context(saved_ranks.open_nids(rank))
+                read_ids = own if ids is None else partial(sliced, ids[first : first + rank.num_rows])
                 values = stack.enter_context(saved_ranks.open_values(rank))
-                pieces.append(OrderedPiece(rank.num_rows, ids, values))
+                pieces.append(OrderedPiece(rank.num_rows, read_ids, values))
+            first += rank.num_rows
         yield pieces

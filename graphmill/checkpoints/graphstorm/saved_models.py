@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from graphmill import storage
-from graphmill.checkpoints.graphstorm.saved_ranks import EdgeType
+from graphmill.checkpoints.graphstorm.saved_ranks import EdgeType, RankRows
 from graphmill.config import parsed_yaml
 from graphmill.errors import FormatError
 from graphmill.formats.entity_counts import count_partitions, numbers_by_type
@@ -42,21 +42,23 @@ _RANK_FILE = re.compile(r".*/(?P<type>[^/]+)/sparse_emb_(?P<partition>[0-9]{5,9}
 States = Mapping[str, Mapping[str, "Tensor"]]
 
 
-def list_tables(model_path: str) -> dict[str, list[tuple[str, tuple[int, int]]]]:
+def list_tables(model_path: str) -> dict[str, list[RankRows]]:
     """The files of each type's embeddings in the order of their ranks, with their shapes (n, D)."""
     folders = [storage.name(entry.uri) for entry in storage.list_dir(model_path) if entry.is_dir]
     files = [file.uri for name in folders for file in storage.list_dir(storage.join(model_path, name))]
     uri_of = partial(sparse_emb_uri, model_path)
     num_ranks = count_partitions(numbers_by_type(files, _RANK_FILE), uri_of)
-    return {name: [_measured(uri_of(name, rank)) for rank in range(num)] for name, num in num_ranks.items()}
+    return {
+        name: [_measured(rank, uri_of(name, rank)) for rank in range(num)] for name, num in num_ranks.items()
+    }
 
 
-def _measured(uri: str) -> tuple[str, tuple[int, int]]:
+def _measured(rank: int, uri: str) -> RankRows:
     with open_tensor(uri) as rows:
         dtype, shape = rows.dtype, rows.shape
     if len(shape) != 2 or "float" not in dtype:
         raise FormatError(f"{uri}: expected floats [n, D], found {dtype} {shape}")
-    return uri, (shape[0], shape[1])
+    return RankRows(rank, uri, (), dtype, shape)
 
 
 def sparse_emb_uri(model_path: str, entity_type: str, rank: int) -> str:

@@ -16,14 +16,7 @@ from torch import Tensor
 
 from graphmill import storage
 from graphmill.checkpoints import states
-from graphmill.checkpoints.checkpoint import (
-    Checkpoint,
-    Iteration,
-    ModelState,
-    PartitionFilesCheckpoint,
-    ReadRows,
-    Rows,
-)
+from graphmill.checkpoints.checkpoint import Checkpoint, Iteration, ModelState, PartitionFilesCheckpoint, Rows
 from graphmill.checkpoints.legacy.inputs import IndexBase, of_partitions, partitions_of_ids
 from graphmill.checkpoints.legacy.names import (
     legacy_config,
@@ -194,7 +187,7 @@ class LegacyCheckpoint(PartitionFilesCheckpoint):
         with torch_files.open_torch(uri) as file:
             rows = file.rows(_pair(file.content, uri)[0])
             shape = rows.shape[0], rows.shape[1]
-            yield ReadRows(shape, lambda start, stop: rows.read(start, stop).astype(np.float32, copy=False))
+            yield Rows(shape, lambda start, stop: rows.read(start, stop).astype(np.float32, copy=False))
 
     def _read_optimizer_state(self, entity_type: str, partition: Partition) -> dict[str, Any] | None:
         uri = self.embeddings_uri(entity_type, partition)

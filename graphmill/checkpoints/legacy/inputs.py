@@ -7,7 +7,7 @@ indices from 0. An index below the index base is an error: it shows that the bas
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from functools import partial
 from itertools import islice
 from typing import Literal
@@ -33,7 +33,6 @@ _COUNT, *_OF_V1 = (
     re.compile(rf"^entity_{kind}_(?P<type>.+)_(?P<partition>0|[1-9]\d*)\.{end}$")
     for kind, end in (("count", "pt"), ("count", "txt"), ("names", "json"))
 )
-_BUCKET = re.compile(r"^edges_(?P<lhs>0|[1-9]\d*)_(?P<rhs>0|[1-9]\d*)\.h5$")
 
 
 def of_partitions(
@@ -108,7 +107,7 @@ def _wanted(
     return {} if has_others else wanted
 
 
-def of_buckets(buckets: Set[tuple[int, int]], index_base: IndexBase, where: str) -> int:
+def of_buckets(buckets: Collection[Bucket], index_base: IndexBase, where: str) -> int:
     """Number of the first bucket on each side, and of the first entity and relation in the edge files."""
     if index_base != "auto":
         return index_base
@@ -148,7 +147,7 @@ def find_index_base(entity_path: str, edge_paths: Sequence[str], index_base: Ind
         _partition_numbers(entity_path), index_base, entity_path, partial(count_uri, entity_path)
     )
     bases_by_uri = {entity_path: base} | {
-        edge_path: of_buckets(_bucket_numbers(edge_path), index_base, edge_path) for edge_path in edge_paths
+        uri: of_buckets(edge_buckets.list_buckets(uri), index_base, uri) for uri in edge_paths
     }
     if len(set(bases_by_uri.values())) > 1:
         described = "; ".join(f"{uri} from {base}" for uri, base in bases_by_uri.items())
@@ -171,11 +170,6 @@ def read_relation_count(entity_path: str) -> int | None:
     """Number of dynamic relations; None where relations are static."""
     uri = storage.join(entity_path, RELATION_COUNT)
     return _read_integer(uri) if storage.exists(uri) else None
-
-
-def list_buckets(edge_path: str, index_base: int) -> list[Bucket]:
-    """The buckets with a file in the folder, counted from 0."""
-    return [Bucket(lhs - index_base, rhs - index_base) for lhs, rhs in sorted(_bucket_numbers(edge_path))]
 
 
 def iter_edges(edge_path: str, bucket: Bucket, index_base: int, batch_edges: int) -> Iterator[Edges]:
@@ -207,11 +201,6 @@ def _partition_numbers(entity_path: str) -> dict[str, set[int]]:
     if not (numbers := numbers_by_type(names, _COUNT)):
         raise FormatError(f"{entity_path}: expected entity_count_*.pt files, found none")
     return numbers
-
-
-def _bucket_numbers(edge_path: str) -> set[tuple[int, int]]:
-    matches = (_BUCKET.match(storage.name(entry.uri)) for entry in storage.list_dir(edge_path))
-    return {(int(match["lhs"]), int(match["rhs"])) for match in matches if match}
 
 
 def _read_integer(uri: str) -> int:

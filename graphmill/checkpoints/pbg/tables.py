@@ -26,7 +26,7 @@ import h5py
 import numpy as np
 
 from graphmill import storage
-from graphmill.checkpoints.checkpoint import Floats, Iteration, ReadRows
+from graphmill.checkpoints.checkpoint import Floats, Iteration, Rows
 from graphmill.checkpoints.pbg.files import MODEL, embeddings_uri, manifest_of, model_uri
 from graphmill.checkpoints.states import checked_state
 from graphmill.errors import FormatError
@@ -55,13 +55,11 @@ _OPAQUE = np.dtype("V1")
 _KEY = "state_dict_key"
 
 
-def _rows_of(hdf5: h5py.File, uri: str) -> ReadRows:
+def _rows_of(hdf5: h5py.File, uri: str) -> Rows:
     """The rows of the dataset [count, D], float32 whatever the file has."""
     dataset = checked_dataset(hdf5, _EMBEDDINGS, "f", uri, num_dims=2)
     count = dataset.shape[0]
-    return ReadRows(
-        dataset.shape, lambda start, stop: read_rows(dataset, start, min(stop, count), np.float32)
-    )
+    return Rows(dataset.shape, lambda start, stop: read_rows(dataset, start, min(stop, count), np.float32))
 
 
 def write_embeddings(
@@ -97,7 +95,7 @@ def write_embeddings(
 @contextmanager
 def open_embeddings(
     checkpoint_path: str, entity_type: str, partition: Partition, version: int, *, whole: bool = False
-) -> Iterator[ReadRows]:
+) -> Iterator[Rows]:
     """Open a partition's embeddings, to be read piece by piece; `whole`: compare with the checksum."""
     uri = embeddings_uri(checkpoint_path, entity_type, partition, version)
     with open_checked(uri, manifest_of(checkpoint_path, version) if whole else None) as hdf5:

@@ -218,15 +218,11 @@ def _open_pieces(
     reader: CheckpointReader, table: str, slot: str, new_ids: Numbers | None
 ) -> Iterator[list[OrderedPiece]]:
     """Open the blocks of a slot, and the blocks of its ids, which `new_ids` of all blocks may replace."""
-    name = tensor_name(table, slot)
-    id_blocks, row_blocks = reader.blocks(tensor_name(table, ID_SLOT)), reader.blocks(name)
-    if [block.slots for block in id_blocks] != [block.slots for block in row_blocks]:
-        raise FormatError(f"{reader.path}: {name!r}: its slices are not those of the ids")
+    id_blocks = reader.blocks(tensor_name(table, ID_SLOT))
+    row_blocks = reader.rows_of(id_blocks, tensor_name(table, slot))
     pieces, first = [], 0
     with ExitStack() as stack:
         for ids, rows in zip(id_blocks, row_blocks, strict=True):
-            if reader.entry(ids).shape != reader.entry(rows).shape[:1]:
-                raise FormatError(f"{reader.path}: {rows.key!r}: has not as many rows as {ids.key!r}")
             num_rows = reader.entry(ids).shape[0]
             read_ids: Callable[[int, int], Any]
             if new_ids is None:

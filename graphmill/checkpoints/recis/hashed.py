@@ -53,7 +53,9 @@ class TranslatedIds:
         num_bytes = 24 * num_rows + (64 * num_rows if id_map.is_integers else id_map.estimate_bytes())
         ranges = max(1, num_files(num_bytes) // num)  # ranges of hashes in a partition
         ordered = Files(folder, "ordered", num * ranges, _ORDERED)
-        for raw, row in raw_ids_of(_iter_ids(reader, name), num_rows, id_map, folder, misses, where):
+        blocks = reader.blocks(name)
+        ids = (ids.numpy() for block in blocks for _, ids in reader.batches(block, _BATCH_ROWS))
+        for raw, row in raw_ids_of(ids, num_rows, id_map, folder, misses, where):
             hashes = hash_strings(raw, maps.seed)
             ordered.add([hashes, raw, row], scale(hashes, num * ranges).astype(np.int64))
         ordered.close()
@@ -80,14 +82,6 @@ class TranslatedIds:
     def raw_ids(self, partition: int) -> Iterator[pa.Array]:
         """Raw ids of a partition in the order of their indices."""
         return (batch.column(0) for batch in self._raw_ids.batches(partition))
-
-
-def _iter_ids(reader: CheckpointReader, name: str) -> Iterator[Numbers]:
-    for block in reader.blocks(name):
-        num_rows = reader.entry(block).shape[0]
-        with reader.open_file(block) as file:
-            for start in range(0, num_rows, _BATCH_ROWS):
-                yield file.read(block.key, start, min(start + _BATCH_ROWS, num_rows)).numpy()
 
 
 def write_entities(entity_path: str, tables: Mapping[str, TranslatedIds], maps: IdMaps) -> None:

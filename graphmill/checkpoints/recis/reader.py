@@ -1,7 +1,7 @@
 """Reading of a RecIS checkpoint: tensors by name, or a shard's tables from any number of saved shards."""
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -83,6 +83,22 @@ class CheckpointReader:
                 f"found {entry.dtype} {entry.shape}"
             )
         return entry
+
+    def rows_of(self, ids: Sequence[Stored], name: str) -> list[Stored]:
+        """The blocks of a slot, one for each of these blocks of ids, with one row for each id."""
+        blocks = {block.slots: block for block in self.blocks(name)}
+        for block in ids:
+            rows = blocks.get(block.slots)
+            if rows is None or self.entry(rows).shape[:1] != self.entry(block).shape:
+                raise FormatError(f"{self.path}: {name!r} lacks the rows of the ids of slice {block.slots}")
+        return [blocks[block.slots] for block in ids]
+
+    def batches(self, block: Stored, batch_rows: int) -> Iterator[tuple[int, Tensor]]:
+        """The rows of a block, at most `batch_rows` at a time, each time with the number of the first."""
+        num_rows = self.entry(block).shape[0]
+        with self.open_file(block) as file:
+            for start in range(0, num_rows, batch_rows):
+                yield start, file.read(block.key, start, min(start + batch_rows, num_rows))
 
     @contextmanager
     def open_file(self, block: Stored) -> Iterator[SafetensorsFile]:
@@ -213,30 +229,23 @@ class Loader:
     def _parts(self, table: str, sources: Mapping[str, str]) -> list[dict[str, Stored]]:
         """The blocks by name of each stored slice that intersects the table's own."""
         own = self._hashtables[table].slice
-        parts: list[dict[str, Stored]] = []
+        ids: list[Stored] = []
         covered = own.begin
-        for ids in self._reader.blocks(sources[tensor_name(table, ID_SLOT)]):
-            slots = ids.slots
+        for block in self._reader.blocks(sources[tensor_name(table, ID_SLOT)]):
+            slots = block.slots
             if slots is None or slots.end <= own.begin or slots.begin >= own.end:
                 continue
             if slots.begin > covered:
                 break
             covered = slots.end
-            parts.append({name: self._rows_of(ids, source) for name, source in sources.items()})
+            ids.append(block)
         if covered < own.end:
             raise FormatError(
                 f"{self._path}: table {table!r} has no ids of the hash slots {covered} to {own.end}: "
                 "a shard's file is missing in its index"
             )
-        return parts
-
-    def _rows_of(self, ids: Stored, source: str) -> Stored:
-        """The block of a slot with one row per id."""
-        num_ids = self._reader.entry(ids).shape
-        for block in self._reader.blocks(source):
-            if block.slots == ids.slots and self._reader.entry(block).shape[:1] == num_ids:
-                return block
-        raise FormatError(f"{self._path}: {source!r} lacks the rows of the ids of slice {ids.slots}")
+        rows = [self._reader.rows_of(ids, source) for source in sources.values()]
+        return [dict(zip(sources, part, strict=True)) for part in zip(*rows, strict=True)]
 
     def _load_part(self, table: str, part: Mapping[str, Stored]) -> None:
         target, id_name = self._hashtables[table], tensor_name(table, ID_SLOT)

@@ -82,12 +82,9 @@ def _owned_batches(reader: CheckpointReader, table: str, slots: list[str], owned
         stored = block.slots or Slice(0, 0)
         if stored.end <= owned.begin or stored.begin >= owned.end:
             continue
-        with reader.open_file(block) as file:
-            num_rows = reader.entry(block).shape[0]
-            for start in range(0, num_rows, batch_rows):
-                stop = min(start + batch_rows, num_rows)
-                if count := int(owned.owns(file.read(block.key, start, stop).numpy()).sum()):
-                    batches.append(_Batch(number, start, stop, count))
+        for start, ids in reader.batches(block, batch_rows):
+            if count := int(owned.owns(ids.numpy()).sum()):
+                batches.append(_Batch(number, start, start + len(ids), count))
     return batches
 
 
@@ -113,11 +110,8 @@ class _OwnedRows:
     ) -> None:
         name = tensor_name(table, slot)
         self._reader, self._owned, self._batches, self._stack = reader, owned, batches, stack
-        self._ids, self._rows = reader.blocks(tensor_name(table, ID_SLOT)), reader.blocks(name)
-        for ids, rows in itertools.zip_longest(self._ids, self._rows):
-            fits = ids and rows and ids.slots == rows.slots
-            if not fits or reader.entry(ids).shape[0] != reader.entry(rows).shape[0]:
-                raise FormatError(f"{reader.path}: {name!r}: its blocks have not one row for each id")
+        self._ids = reader.blocks(tensor_name(table, ID_SLOT))
+        self._rows = reader.rows_of(self._ids, name)
         self._ends = list(itertools.accumulate(batch.num_owned for batch in batches))
         self.dtype = reader.tensor_dtype(name)
         self.shape = (self._ends[-1] if batches else 0, *reader.tensor_shape(name)[1:])

@@ -96,7 +96,7 @@ class OwnedRows:
 
     dtype = np.dtype(np.float32)
 
-    def __init__(self, rows: Rows, places: OwnedIds | range) -> None:
+    def __init__(self, rows: JoinedRows | Rows, places: OwnedIds | range) -> None:
         self._rows, self._places = rows, places
         self.shape = len(places), rows.shape[1]
 
@@ -190,7 +190,7 @@ def _dense_tensors(model: ModelState) -> dict[str, Any]:
     return tensors | {sum_name(names[key]): sums[n] for n, key in enumerate(model.parameters) if n in sums}
 
 
-OpenRows = Callable[[], AbstractContextManager[Rows]]
+OpenRows = Callable[[], AbstractContextManager[JoinedRows | Rows]]
 
 
 def _joined_slots(source: Checkpoint, name: str, sums_dim: int) -> dict[str, Callable[[], JoinedRows]]:

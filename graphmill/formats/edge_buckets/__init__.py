@@ -42,6 +42,7 @@ from graphmill.formats.edge_buckets.features import (
 )
 from graphmill.formats.edge_buckets.files import EDGES, find_loops, known_counts, write_loops
 from graphmill.formats.edge_buckets.files import bucket_uri as bucket_uri
+from graphmill.formats.edge_buckets.files import list_buckets as list_buckets
 from graphmill.formats.edge_buckets.origins import (
     LEFT_OUT_ROW,
     BucketOrigins,
@@ -81,14 +82,14 @@ class Edges:
         return self.lhs_features if side is Side.LHS else self.rhs_features
 
 
-def folders(edge_root: str, entity_path: str) -> list[str]:
-    """The folders of bucket files in `edge_root`, one for each split; none of another graph.
+def folders(edge_root: str, entity_path: str | None = None) -> list[str]:
+    """The folders of bucket files in `edge_root`, a split each; with `entity_path`, none of another graph.
 
     A folder is of another graph if its marker tells of other tables or settings than that of `entity_path`.
     """
     uris = [entry.uri for entry in storage.list_dir(edge_root) if entry.is_dir]
     uris = [uri for uri in uris if storage.exists(bucket_uri(uri, Bucket(0, 0)))]
-    ours = storage.read_marker(entity_path)
+    ours = None if entity_path is None else storage.read_marker(entity_path)
     return [uri for uri in uris if ours is None or _marker(uri, ours) == ours]
 
 

@@ -18,6 +18,7 @@ different types, or in different partitions: who asks knows. Files of others hav
 """
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -42,8 +43,15 @@ def bucket_uri(edge_path: str, bucket: Bucket, kind: str = EDGES) -> str:
     return storage.join(edge_path, f"{kind}_{bucket.lhs}_{bucket.rhs}.h5")
 
 
+def list_buckets(edge_path: str) -> list[Bucket]:
+    """The buckets with a file of edges in the folder `edge_path`, as its name says them, sorted."""
+    matches = (_BUCKET.fullmatch(storage.name(entry.uri)) for entry in storage.list_dir(edge_path))
+    return sorted(Bucket(int(match["lhs"]), int(match["rhs"])) for match in matches if match)
+
+
 COUNTS = "num_edges.json"
 
+_BUCKET = re.compile(r"edges_(?P<lhs>0|[1-9]\d*)_(?P<rhs>0|[1-9]\d*)\.h5")
 _CONTENT = TypeAdapter(dict[str, tuple[Annotated[int, Field(ge=0)], str]])
 
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from graphmill.checkpoints import FORMATS, Checkpoint, Iteration, ModelState, Rows, writer_of
-from graphmill.checkpoints.checkpoint import ReadRows
 
 Partition = tuple[np.ndarray, dict[str, Any] | None]
 Tables = Mapping[str, list[Partition]]
@@ -60,7 +59,7 @@ class MemoryCheckpoint(Checkpoint):
     @contextmanager
     def open_rows(self, entity_type: str, partition: int, *, whole: bool = False) -> Iterator[Rows]:
         rows = self.tables[entity_type][partition][0]
-        yield ReadRows((rows.shape[0], rows.shape[1]), lambda start, stop: rows[start:stop])
+        yield Rows((rows.shape[0], rows.shape[1]), lambda start, stop: rows[start:stop])
 
     def _read_optimizer_state(self, entity_type: str, partition: int) -> dict[str, Any] | None:
         return self.tables[entity_type][partition][1]
