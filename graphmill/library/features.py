@@ -3,8 +3,8 @@
 Shapes: Q ids, U distinct ids, N rows of a batch, D dimension.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,12 +18,27 @@ from graphmill.errors import BadInputError
 from graphmill.formats.raw_ids import strings_given
 
 if TYPE_CHECKING:
-    from graphmill.library.fold_in import Edge
-    from graphmill.library.run import Run
+    from graphmill.library.fold_in import Edge, FoldedId
+
+
+class VectorsByType(Protocol):
+    """Source of features: a `Run`."""
+
+    def dimension(self, entity_type: str) -> int:
+        """Length of the type's vectors."""
+
+    def iter_vectors(self, entity_type: str) -> Iterator[tuple[pa.Array, Floats]]:
+        """Raw ids and vectors in batches."""
+
+    def find(self, entity_type: str, raw_ids: list[str]) -> dict[str, Floats]:
+        """The vectors of some ids that exist."""
+
+    def fold_in(self, edges: "Iterable[Edge] | pa.Table") -> "list[FoldedId]":
+        """Vectors of new ids."""
 
 
 def features(
-    run: "Run",
+    run: VectorsByType,
     entity_type: str,
     ids: Iterable[Any] | pa.Array,
     components: int | None,
@@ -57,7 +72,7 @@ def features(
     return pa.table([strings, *columns], schema=pa.schema([("id", pa.string()), *form.fields]))
 
 
-def _find(run: "Run", entity_type: str, names: pa.Array, vectors_UD: Floats) -> Any:
+def _find(run: VectorsByType, entity_type: str, names: pa.Array, vectors_UD: Floats) -> Any:
     """Fill in the vectors of ids; return which ids the run knows, [U]."""
     is_known_U = np.zeros(len(names), bool)
     for ids, vectors_ND in run.iter_vectors(entity_type):
@@ -70,14 +85,14 @@ def _find(run: "Run", entity_type: str, names: pa.Array, vectors_UD: Floats) -> 
     return is_known_U
 
 
-def _moments(run: "Run", entity_type: str) -> Any:
+def _moments(run: VectorsByType, entity_type: str) -> Any:
     moments = moments_of(vectors_ND for _, vectors_ND in run.iter_vectors(entity_type))
     if moments is None:
         raise BadInputError(f"features: expected vectors of {entity_type!r}, found none")
     return moments
 
 
-def _similar(run: "Run", entity_type: str, ids: Sequence[Any]) -> Similar:
+def _similar(run: VectorsByType, entity_type: str, ids: Sequence[Any]) -> Similar:
     names = strings_given(ids, "similar_to").unique().to_pylist()
     if not 1 <= len(names) <= MOST_SIMILAR:
         raise BadInputError(f"similar_to: expected a list of 1 to {MOST_SIMILAR} ids, found {ids!r}"[:200])
