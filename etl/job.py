@@ -23,7 +23,6 @@ from distributed import Client
 
 from etl.run import checks, figures, sources
 from etl.run.checks import check_config
-from etl.run.figures import Merged
 from etl.run.outputs import check_outputs as check_outputs
 from etl.run.outputs import hide_outputs, quarantine_uri
 from etl.run.outputs import output_uris as output_uris
@@ -34,6 +33,7 @@ from etl.steps.chunks import EdgeChunk, Encoded, IdCounts, cut_types
 from etl.steps.degrees import count_partition
 from etl.steps.encode import encode_ranges, no_ids
 from etl.steps.index_shard import IndexPlan, index_shard, rows_name
+from etl.steps.merge import Merged
 from etl.steps.task_settings import TaskSettings, day_of
 from etl.steps.translate import Translated, TranslatePlan, features_suffix, nothing, translate
 from etl.survey import outlook as estimates
@@ -365,8 +365,8 @@ def _merge(
         tasks = [(settings, partition, num_entities) for partition, num_entities in counted]
         degrees = work.run_tasks(count_partition, tasks, "count edges of ids", "partitions")
     return Merged(
-        np.array([count for run in written for count in run.num_rows], np.int64),
-        np.array([count for run in written for count in run.num_edges], np.int64),
+        np.concatenate([run.num_rows for run in written]),
+        np.concatenate([run.num_edges for run in written]),
         sum((run.relation_counts for run in written), np.zeros(num_counted, np.int64)),
         {uri: checksum for run in written for uri, checksum in run.checksums.items()},
         degrees,

@@ -3,23 +3,22 @@
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 
 from etl.run.sources import SourcePlan
 from etl.steps.chunks import Encoded
-from etl.steps.degrees import Degrees, histogram, sum_degrees, summarize
+from etl.steps.degrees import histogram, sum_degrees, summarize
 from etl.steps.index import IndexedEntities
 from etl.steps.index_shard import IndexedShard, sum_counts
+from etl.steps.merge import Merged
 from etl.steps.task_settings import TaskSettings
 from etl.steps.translate import Translated
 from graphmill import storage
 from graphmill.errors import RawTableError
 from graphmill.formats.edge_buckets.origins import ORIGINS, SourceFile
 from graphmill.formats.murmur import HASH_NAME
-from graphmill.storage import Checksums
 from graphmill.storage.as_json import Int64
 
 log = logging.getLogger("graphmill")
@@ -33,22 +32,6 @@ SHOWN_RELATIONS = 5  # in messages
 MAX_RELATIONS = 100  # in run.json
 
 Count = TypeVar("Count")
-
-
-@dataclass(frozen=True, eq=False)
-class Merged:
-    """Result of the step merge."""
-
-    num_rows: Int64
-    """[splits x buckets] edges, and rows that were left out as duplicates."""
-    num_edges: Int64
-    """[splits x buckets] as written."""
-    relation_counts: Int64
-    """[relations] rows of each relation, if edges of an earlier run were taken over."""
-    checksums: Checksums
-    """Checksums of all bucket files."""
-    degrees: list[Degrees] | None
-    """By partition, if edges of an earlier run were taken over: chunks then have the new edges only."""
 
 
 def check_bad_rows(files: Sequence[SourceFile], max_fraction: float, quarantine_uri: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from etl.steps import exchange
 from etl.steps.bucket_rows import BucketRows, EarlierIds, KeptRows, Records
-from etl.steps.degrees import check_indices
+from etl.steps.degrees import Degrees, check_indices
 from etl.steps.exchange import Exchange, Piece
 from etl.steps.index_previous import Renumbering
 from etl.steps.left_out import Bools, RemovedEdges, find_edges, taken_out
@@ -63,15 +63,19 @@ class MergePlan:
 
 
 @dataclass(frozen=True, eq=False)
-class MergedRun:
-    """Counts of the written buckets of a run."""
+class Merged:
+    """Result of the step, or of one of its runs."""
 
-    num_rows: list[int]
-    """Edges, and rows that were left out, by bucket."""
-    num_edges: list[int]
+    num_rows: Int64
+    """[buckets] edges, and rows that were left out as duplicates; of all runs [splits x buckets]."""
+    num_edges: Int64
+    """[buckets] as written."""
     relation_counts: Int64
-    """[num_relations] rows of each relation."""
+    """[relations] rows of each relation, if edges of an earlier run were taken over."""
     checksums: Checksums
+    """Checksums of the bucket files."""
+    degrees: list[Degrees] | None = None
+    """By partition, if edges of an earlier run were taken over: chunks then have the new edges only."""
 
 
 def plan_runs(
@@ -116,7 +120,7 @@ def earlier_bytes(settings: TaskSettings, earlier: EarlierIds) -> Int64:
     return np.array([sizes.get(uri, 0) for uri in uris], np.int64)
 
 
-def merge(shared: Shared[MergePlan], number: int, run: SortedRun) -> MergedRun:
+def merge(shared: Shared[MergePlan], number: int, run: SortedRun) -> Merged:
     """Write the bucket files of one run, which has this number among all runs."""
     plan = shared.read()
     checksums: Checksums = {}
@@ -139,7 +143,7 @@ def merge(shared: Shared[MergePlan], number: int, run: SortedRun) -> MergedRun:
 
     with ThreadPoolExecutor(_NUM_WRITERS) as pool:
         num_rows, num_edges, relation_counts = zip(*pool.map(write, range(len(run.flat))), strict=True)
-    return MergedRun([*num_rows], [*num_edges], np.sum(relation_counts, axis=0), checksums)
+    return Merged(np.array(num_rows), np.array(num_edges), np.sum(relation_counts, axis=0), checksums)
 
 
 @contextmanager

@@ -85,11 +85,11 @@ def test_no_string_names_code_of_ours() -> None:
 
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
-    "etl": 10_181,
+    "etl": 10_155,
     "train": 14_077,
-    "remap": 1_746,
+    "remap": 1_745,
     "graphmill/ask": 10_437,
-    "graphmill": 39_721,
+    "graphmill": 39_670,
     "bench": 2_996,
 }
 
