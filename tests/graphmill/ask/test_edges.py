@@ -10,16 +10,8 @@ from graphmill.ask.edges import Graph, Piece, Triples, degrees_of, edges_of, pie
 from graphmill.config.partitions import all_buckets
 from graphmill.errors import FormatError
 from graphmill.vocab import Side
-from tests.graphmill.ask.evaluate.test_baselines import (
-    COUNTS,
-    DYNAMIC,
-    STATIC,
-    drawn,
-    settings,
-    triples,
-    type_of,
-)
-from tests.graphmill.ask.predict.world import write_edges
+from tests.graphmill.ask.evaluate.test_baselines import COUNTS, DYNAMIC, STATIC, drawn, triples
+from tests.graphmill.ask.predict.world import write_edges, write_world
 
 
 @pytest.mark.parametrize(("relations", "lookup"), [(STATIC, "table"), (DYNAMIC, "search")])
@@ -28,12 +20,14 @@ def test_finds_what_a_search_finds(tmp_path, rng, monkeypatch, relations, lookup
         monkeypatch.setattr(module, "TABLE_ROWS", 0)
         monkeypatch.setattr(module, "TABLE_SHARE", 0)
     monkeypatch.setattr(module, "READ_EDGES", 7)
-    config = settings(tmp_path, relations)
-    graph = Graph(config, COUNTS, 3)
-    every, test = drawn(config, rng, 400), triples(drawn(config, rng, 12))
+    world = write_world(tmp_path / "run", counts=COUNTS, splits=(), **relations)
+    graph = Graph(world.config, COUNTS, 3)
+    every, test = drawn(world, rng, 400), triples(drawn(world, rng, 12))
     path, rows = str(tmp_path / "train"), graph.rows_of(test)
-    write_edges(config, COUNTS, every, path)
-    pieces = [Piece(path, bucket, *part) for bucket in all_buckets(config) for part in ((0, 3), (3, None))]
+    write_edges(world.config, COUNTS, every, path)
+    pieces = [
+        Piece(path, bucket, *part) for bucket in all_buckets(world.config) for part in ((0, 3), (3, None))
+    ]
     found: list[tuple[int, Side, tuple[int, int, int]]] = []
     for of_rows in edges_of(graph, rows, pieces):
         own: Triples = of_rows.edges
@@ -41,14 +35,14 @@ def test_finds_what_a_search_finds(tmp_path, rng, monkeypatch, relations, lookup
         found += [(place, of_rows.side, edge) for place, *edge in zip(*columns, strict=True)]
     place_of: dict[tuple[str, int], int] = {}
     for side in Side:
-        names = [type_of(config, relation, side) for relation in test.rel.tolist()]
+        names = [world.types(relation)[side] for relation in test.rel.tolist()]
         ends = zip(names, test.ends(side).tolist(), strict=True)
         place_of |= zip(ends, graph.places_of(rows, side, test).tolist(), strict=True)
     expected = [
         (place_of[end], side, list(edge))
         for edge in every
         for side in Side
-        if (end := (type_of(config, edge[1], side), edge[0 if side is Side.LHS else 2])) in place_of
+        if (end := (world.types(edge[1])[side], edge[0 if side is Side.LHS else 2])) in place_of
     ]
     assert sorted(found) == sorted(expected)
     assert len(place_of) == sum(map(len, rows.values())) > 5
@@ -61,14 +55,14 @@ def test_finds_what_a_search_finds(tmp_path, rng, monkeypatch, relations, lookup
 
 
 def test_degrees_of_a_partition(tmp_path: Path, rng: np.random.Generator) -> None:
-    config = settings(tmp_path, STATIC)
-    graph, every = Graph(config, COUNTS), drawn(settings(tmp_path, STATIC), rng, 300)
-    write_edges(config, COUNTS, every, str(tmp_path / "train"))
+    world = write_world(tmp_path / "run", counts=COUNTS, splits=(), **STATIC)
+    graph, every = Graph(world.config, COUNTS), drawn(world, rng, 300)
+    write_edges(world.config, COUNTS, every, str(tmp_path / "train"))
     key = "user", 1
     paths = [str(tmp_path / "train"), str(tmp_path / "gone")]
-    found = degrees_of(graph, {key: np.arange(COUNTS["user"][1])}, pieces_of(config, paths, key))
+    found = degrees_of(graph, {key: np.arange(COUNTS["user"][1])}, pieces_of(world.config, paths, key))
     own = triples(every)
-    of_users = {side: [type_of(config, rel, side) == "user" for rel in own.rel.tolist()] for side in Side}
+    of_users = {side: [world.types(rel)[side] == "user" for rel in own.rel.tolist()] for side in Side}
     ends = np.concatenate([own.ends(side)[of_users[side]] for side in Side]).tolist()
     assert found.tolist() == [ends.count(number) for number in range(9, 13)]
 
@@ -79,9 +73,9 @@ def test_a_list_of_features_has_no_place():
 
 
 def test_rows_beyond_the_counts_are_refused(tmp_path: Path, rng: np.random.Generator) -> None:
-    config = settings(tmp_path, STATIC)
-    write_edges(config, COUNTS, drawn(config, rng, 300), str(tmp_path / "train"))
-    fewer = Graph(config, {"user": [9, 3, 7]})  # items have no numbers, and are not checked
+    world = write_world(tmp_path / "run", counts=COUNTS, splits=(), **STATIC)
+    write_edges(world.config, COUNTS, drawn(world, rng, 300), str(tmp_path / "train"))
+    fewer = Graph(world.config, {"user": [9, 3, 7]})  # items have no numbers, and are not checked
     with pytest.raises(FormatError, match=r"\[\d+\] is 3; expected less than 3, rows of"):
-        for piece in pieces_of(config, [str(tmp_path / "train")], ("user", 1)):
+        for piece in pieces_of(world.config, [str(tmp_path / "train")], ("user", 1)):
             list(fewer.read(piece))

@@ -10,46 +10,32 @@ import numpy as np
 import pytest
 from numpy.random import Generator
 
-from graphmill import config as configuration
 from graphmill.ask.edges import Graph, Numbers, Triples
 from graphmill.ask.evaluate import baselines
 from graphmill.ask.evaluate.baselines import Baselines, Neighbors, num_ranked
 from graphmill.ask.evaluate.metrics import Ranks
 from graphmill.ask.evaluate.queries import BlockSize, Queries
-from graphmill.config import Config
 from graphmill.vocab import Side
-from tests.graphmill.ask.predict.world import write_edges
+from tests.graphmill.ask.predict.world import World, write_edges, write_world
 
 COUNTS = {"user": [9, 4, 7], "item": [13]}
-STATIC = {
-    "dynamic_relations": False,
+STATIC: dict[str, Any] = {
     "relations": [
         {"name": "bought", "lhs": "user", "rhs": "item"},
         {"name": "knows", "lhs": "user", "rhs": "user"},
         {"name": "sold_by", "lhs": "item", "rhs": "user"},
     ],
 }
-DYNAMIC = {"dynamic_relations": True, "relations": [{"name": "any", "lhs": "user", "rhs": "item"}]}
+DYNAMIC = {"dynamic": True}
 
 Edge = tuple[int, int, int]  # lhs, relation, rhs: numbers of entities through all partitions of a type
 
 
-def settings(folder: Path, relations: dict[str, Any]) -> Config:
-    entities = {name: {"num_partitions": len(counts)} for name, counts in COUNTS.items()}
-    raw = {"output": str(folder), "dimension": 2, "global_emb": False, "entities": entities}
-    return configuration.from_mapping(raw | relations)
-
-
-def type_of(config: Config, relation: int, side: Side) -> str:
-    return config.relations[0 if config.dynamic_relations else relation].entity_type(side)
-
-
-def drawn(config: Config, rng: Generator, count: int) -> list[Edge]:
+def drawn(world: World, rng: Generator, count: int) -> list[Edge]:
     """Edges of which few entities have many."""
     edges = []
     for relation in rng.integers(3, size=count).tolist():
-        sizes = [sum(COUNTS[type_of(config, relation, side)]) for side in Side]
-        lhs, rhs = (int(size * rng.random() ** 3) for size in sizes)
+        lhs, rhs = (int(sum(COUNTS[name]) * rng.random() ** 3) for name in world.types(relation).values())
         edges.append((lhs, relation, rhs))
     return edges
 
@@ -59,12 +45,12 @@ def triples(edges: list[Edge]) -> Triples:
     return Triples(*columns)
 
 
-def by_hand(config: Config, ranked: list[Edge], known: set[Edge], trained: list[Edge]) -> dict[str, Any]:
+def by_hand(world: World, ranked: list[Edge], known: set[Edge], trained: list[Edge]) -> dict[str, Any]:
     """Reciprocal ranks, ranks and hits@10 of both baselines, by side and edge."""
     found: dict[str, list[Any]] = {"left": [], "middle": [], "random_mrr": []}
     for side, edge in itertools.product(Side, ranked):
         lhs, relation, rhs = edge
-        size = sum(COUNTS[type_of(config, relation, side)])
+        size = sum(COUNTS[world.types(relation)[side]])
         every = [(each, relation, rhs) if side is Side.LHS else (lhs, relation, each) for each in range(size)]
         left = [each for each in every if each == edge or each not in known]
         end = 0 if side is Side.LHS else 2
@@ -90,17 +76,17 @@ def asked(graph: Graph, side: Side, ranked: Triples, known: Triples) -> tuple[Qu
     ids=["static", "all", "dynamic"],
 )
 def test_baselines_are_those_of_counting(tmp_path, rng, relations, filtered):
-    config = settings(tmp_path, relations)
-    graph = Graph(config, COUNTS, 3)
-    train, test = drawn(config, rng, 150), drawn(config, rng, 40)
+    world = write_world(tmp_path / "run", counts=COUNTS, splits=(), **relations)
+    graph = Graph(world.config, COUNTS, 3)
+    train, test = drawn(world, rng, 150), drawn(world, rng, 40)
     test += test[:3] + train[:3]
     for name, edges in (("one", train[:60]), ("two", train[60:])):
-        write_edges(config, COUNTS, edges, str(tmp_path / name))
+        write_edges(world.config, COUNTS, edges, str(tmp_path / name))
     known = triples([*train, *test] if filtered else [])
     paths = [str(tmp_path / name) for name in ("one", "two")]
     ranked = triples(test)
     found = {side: baselines.rank(*asked(graph, side, ranked, known), paths) for side in Side}
-    expected = by_hand(config, test, {*train, *test} if filtered else set(), train)
+    expected = by_hand(world, test, {*train, *test} if filtered else set(), train)
     left = np.concatenate([found[side].num_candidates for side in Side])
     assert left.tolist() == expected["left"]
     middle = np.concatenate([found[side].popular.middle for side in Side])
@@ -115,12 +101,12 @@ def test_baselines_are_those_of_counting(tmp_path, rng, relations, filtered):
     assert figures["most_popular"]["mrr"] > 1.3 * figures["random"]["mrr"]
 
 
-def scores_by_hand(config: Config, side: Side, edge: Edge, train: list[Edge]) -> list[float]:
+def scores_by_hand(world: World, side: Side, edge: Edge, train: list[Edge]) -> list[float]:
     """Score all candidates of one side of an edge by what the neighbors of its other end have."""
     ends: dict[tuple[str, int], set[tuple[int, Side, int]]] = defaultdict(set)
     for lhs, relation, rhs in train:
-        ends[type_of(config, relation, Side.LHS), lhs].add((relation, Side.LHS, rhs))
-        ends[type_of(config, relation, Side.RHS), rhs].add((relation, Side.RHS, lhs))
+        ends[world.types(relation)[Side.LHS], lhs].add((relation, Side.LHS, rhs))
+        ends[world.types(relation)[Side.RHS], rhs].add((relation, Side.RHS, lhs))
     held = Counter(feature for features in ends.values() for feature in features)
     weight = {each: math.log(1 + sum(map(sum, COUNTS.values())) / count) ** 2 for each, count in held.items()}
 
@@ -128,8 +114,8 @@ def scores_by_hand(config: Config, side: Side, edge: Edge, train: list[Edge]) ->
         return sum(weight[each] for each in set.intersection(*of))
 
     relation, place = edge[1], 0 if side is Side.LHS else 2
-    kind, asked = type_of(config, relation, side.other), edge[2 - place]
-    own, scores = ends[kind, asked], [0.0] * sum(COUNTS[type_of(config, relation, side)])
+    kind, asked = world.types(relation)[side.other], edge[2 - place]
+    own, scores = ends[kind, asked], [0.0] * sum(COUNTS[world.types(relation)[side]])
     for other in train:
         if other[1] == relation:
             features, holder = ends[kind, other[2 - place]], other[2 - place]
@@ -141,9 +127,9 @@ def scores_by_hand(config: Config, side: Side, edge: Edge, train: list[Edge]) ->
 @pytest.mark.parametrize("relations", [STATIC, DYNAMIC], ids=["static", "dynamic"])
 def test_neighbors_are_those_of_counting(tmp_path: Path, rng: Generator, relations: dict[str, Any]) -> None:
     """An edge that comes several times counts once: neighbors are those of sets."""
-    config = settings(tmp_path, relations)
-    graph = Graph(config, COUNTS, 3)
-    drawn_edges, test = drawn(config, rng, 150), drawn(config, rng, 40)
+    world = write_world(tmp_path / "run", counts=COUNTS, splits=(), **relations)
+    graph = Graph(world.config, COUNTS, 3)
+    drawn_edges, test = drawn(world, rng, 150), drawn(world, rng, 40)
     train = sorted(set(drawn_edges))
     assert len(train) < len(drawn_edges)
     trained, left_out = triples(drawn_edges), {*train, *test}
@@ -152,7 +138,7 @@ def test_neighbors_are_those_of_counting(tmp_path: Path, rng: Generator, relatio
         middle = Neighbors(graph, trained).rank(*of_side).middle
         place = 0 if side is Side.LHS else 2
         for edge, rank in zip(test, middle.tolist(), strict=True):
-            scores, own = scores_by_hand(config, side, edge, train), edge[place]
+            scores, own = scores_by_hand(world, side, edge, train), edge[place]
             others = [(*edge[:place], each, *edge[place + 1 :]) for each in range(len(scores))]
             left = [each for each, other in enumerate(others) if other not in left_out]
             higher = sum(scores[each] > scores[own] + 1e-12 for each in left)
