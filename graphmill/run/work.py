@@ -69,10 +69,11 @@ def complete(folder: str, checksums: Checksums, record: str | None = None, work:
 
 @dataclass(frozen=True)
 class Work:
-    """The work on one result; `folder` has its files until it takes its place."""
+    """The work on one result; `folder` has its files until it takes its place, `client` runs its tasks."""
 
     command: str
     folder: str
+    client: Client
 
     def uri(self, *parts: str) -> str:
         """Name a place for what is needed until the result is finished."""
@@ -88,7 +89,6 @@ class Work:
 
     def run_tasks(
         self,
-        client: Client,
         function: Callable[..., Result],
         arguments: Mapping[str, tuple[Any, ...]],
         *,
@@ -101,7 +101,7 @@ class Work:
         if num_there := sum(uri in there for uri in notes.values()):
             log.info("%s: %d of %d %s are there already", self.command, num_there, len(notes), unit)
         tasks = [(notes[name], function, *argument) for name, argument in arguments.items()]
-        return run_tasks(client, _noted, tasks, description=description, unit=unit)
+        return run_tasks(self.client, _noted, tasks, description=description, unit=unit)
 
 
 def make_result(
@@ -110,6 +110,7 @@ def make_result(
     record: str,
     made_from: Mapping[str, Any],
     make: Callable[[Work], tuple[dict[str, Any], Checksums]],
+    client: Client,
     claim: Claim,
     **layout: Any,
 ) -> dict[str, Any]:
@@ -121,12 +122,13 @@ def make_result(
         record: Name of the file that has the figures too.
         made_from: The request and its inputs, JSON types, for the marker.
         make: Writes the files; returns figures and the checksums of all files.
+        client: Runs the tasks of the work.
         claim: Checked before the folder takes its place.
         layout: More of what unfinished files depend on, JSON types.
     """
     digest = hashlib.sha256(json.dumps([__version__, made_from, layout], sort_keys=True).encode()).hexdigest()
     folder = storage.join(storage.parent(to), f".{storage.name(to)}.tmp-{digest[:12]}")
-    work = Work(command, folder)
+    work = Work(command, folder, client)
     storage.recover(to, keep=folder)
     storage.make_dir(folder)
     with kept_unless_wrong(command, folder, lambda: storage.delete(folder), claim):

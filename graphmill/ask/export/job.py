@@ -153,8 +153,8 @@ def run(
         log.info("export: %s is finished, with the same settings and inputs", to)
         figures: dict[str, Any] = storage.read_json(storage.join(to, RECORD))
         return figures
-    make = partial(_make, trained, options, client, claim)
-    return make_result("export", to, RECORD, made_from, make, claim)
+    make = partial(_make, trained, options, claim)
+    return make_result("export", to, RECORD, made_from, make, client, claim)
 
 
 def _made_from(trained: TrainedRun, options: ExportOptions) -> dict[str, Any]:
@@ -172,19 +172,19 @@ def _made_from(trained: TrainedRun, options: ExportOptions) -> dict[str, Any]:
 
 
 def _make(
-    trained: TrainedRun, options: ExportOptions, client: Client, claim: Claim, work: Work
+    trained: TrainedRun, options: ExportOptions, claim: Claim, work: Work
 ) -> tuple[dict[str, Any], Checksums]:
     config = trained.config
     types = options.types or tuple(config.entities)
-    tables = read_tables(trained, types, client)
+    tables = read_tables(trained, types, work.client)
     folder, kind = work.folder, FORMATS[options.format]
-    sources = {name: _source(config, options, table, folder, client) for name, table in tables.items()}
+    sources = {name: _source(config, options, table, work) for name, table in tables.items()}
     tasks = {
         f"{storage.file_name(name)}-{partition}": (kind, source, partition, folder)
         for name, source in sources.items()
         for partition in range(1 if kind.is_whole else len(source.table.parts))
     }
-    written = work.run_tasks(client, write_piece, tasks, description="exporting", unit="pieces")
+    written = work.run_tasks(write_piece, tasks, description="exporting", unit="pieces")
     checksums = {uri: checksum for piece in written for uri, checksum in piece["files"].items()}
     if kind.finish is not None:
         checksums |= kind.finish(folder, list(sources.values()))
@@ -199,7 +199,7 @@ def _make(
         "types": _sizes(written, sources, of_codecs),
     }
     if options.precision != "float32":
-        figures["loss"] = _loss(trained, options, tables, sources, work, client, claim)
+        figures["loss"] = _loss(trained, options, tables, sources, work, claim)
     return figures, checksums
 
 
@@ -213,15 +213,13 @@ def _size_of(uris: Iterable[str]) -> int:
     return sum(status.size_bytes for uri in uris if (status := storage.status(uri)))
 
 
-def _source(
-    config: Config, options: ExportOptions, table: EntityTable, folder: str, client: Client
-) -> fitting.Source:
+def _source(config: Config, options: ExportOptions, table: EntityTable, work: Work) -> fitting.Source:
     """The vectors of a type with their codec, which is fitted once."""
     comparator = config.comparator if options.format == "faiss" else "dot"  # which takes vectors as they are
     prepare = partial(comparators.prepare, comparator, False)
     codec = fitting.fit(
-        client,
-        folder,
+        work.client,
+        work.folder,
         table,
         options.precision,
         options.num_bytes,
@@ -261,7 +259,6 @@ def _loss(
     tables: Mapping[str, EntityTable],
     sources: Mapping[str, fitting.Source],
     work: Work,
-    client: Client,
     claim: Claim,
 ) -> dict[str, Any]:
     """The measured loss, or the reason why it is not there."""
@@ -273,6 +270,6 @@ def _loss(
     def measured() -> dict[str, Any]:
         others = [name for name in config.entities if name not in tables]
         every = {**tables, **(read_tables(trained, others) if others else {})}
-        return loss.measure(trained, every, sources, work.uri("loss"), client, claim)
+        return loss.measure(trained, every, sources, work.uri("loss"), work.client, claim)
 
     return work.once("loss", measured)

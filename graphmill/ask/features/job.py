@@ -119,12 +119,12 @@ def run(
     }
 
     def write(work: Work) -> tuple[dict[str, Any], Checksums]:
-        joining = _joining(trained, request, table, work, client, fold_ids_in)
-        counts, checksums = _write(joining, table, work, client)
+        joining = _joining(trained, request, table, work, fold_ids_in)
+        counts, checksums = _write(joining, table, work)
         figures = asked | {"checkpoint_version": trained.version, "num_files": len(checksums)} | counts
         return figures | _told(joining) | {"seconds": round(time.monotonic() - began_s, 3)}, checksums
 
-    return make_result("features", to, RECORD, made_from, write, claim, version=trained.version)
+    return make_result("features", to, RECORD, made_from, write, client, claim, version=trained.version)
 
 
 def _joining(
@@ -132,13 +132,12 @@ def _joining(
     request: FeaturesOptions,
     table: TableToRead,
     work: Work,
-    client: Client,
     fold_ids_in: FoldIn | None,
 ) -> Joining:
-    tables = read_tables(trained, list(dict.fromkeys(request.columns.values())), client)
-    components = {name: components_of(request, entities, client) for name, entities in tables.items()}
-    similar = {name: similar_of(request, entities, client) for name, entities in tables.items()}
-    folded = _folded_folders(request, work, client, fold_ids_in)
+    tables = read_tables(trained, list(dict.fromkeys(request.columns.values())), work.client)
+    components = {name: components_of(request, entities, work.client) for name, entities in tables.items()}
+    similar = {name: similar_of(request, entities, work.client) for name, entities in tables.items()}
+    folded = _folded_folders(request, work, fold_ids_in)
     columns = tuple(
         IdColumn(
             column,
@@ -165,16 +164,14 @@ def _joining(
     return joining
 
 
-def _folded_folders(
-    request: FeaturesOptions, work: Work, client: Client, fold_ids_in: FoldIn | None
-) -> list[str]:
+def _folded_folders(request: FeaturesOptions, work: Work, fold_ids_in: FoldIn | None) -> list[str]:
     """Folders of folded ids: those that were given, and one for the edges that were given."""
     folders = [uri for uri in request.fold_in if is_folded(uri)]
     if len(folders) < len(request.fold_in) and fold_ids_in is not None:
         made = work.uri("folded")
         if not storage.exists(storage.join(made, storage.MARKER)):
             try:
-                fold_ids_in(made, client)
+                fold_ids_in(made, work.client)
             except fold_in.NothingNewError as error:
                 log.warning("features: %s", error)
         folders.append(made)
@@ -186,16 +183,14 @@ def is_folded(uri: str) -> bool:
     return storage.exists(storage.join(uri, fold_in.RECORD))
 
 
-def _write(
-    joining: Joining, table: TableToRead, work: Work, client: Client
-) -> tuple[dict[str, Any], Checksums]:
+def _write(joining: Joining, table: TableToRead, work: Work) -> tuple[dict[str, Any], Checksums]:
     pieces = list(table.pieces) or [()]
     files = [work.part_uri(number) for number in range(len(pieces))]
     tasks = {
         f"part-{number:05d}": (joining, table.read, piece, uri)
         for number, (piece, uri) in enumerate(zip(pieces, files, strict=True))
     }
-    written = work.run_tasks(client, write_part, tasks, description="joining", unit="files")
+    written = work.run_tasks(write_part, tasks, description="joining", unit="files")
     columns = {
         column.name: {
             "type": column.table.entity_type,

@@ -89,19 +89,19 @@ def run(
 
     def write(work: Work) -> tuple[dict[str, Any], Checksums]:
         pieces = work.once("pieces", lambda: [dict(piece) for piece in read(work.uri(), client)])
-        counts, checksums = _solve(trained, request, pieces, work, client)
+        counts, checksums = _solve(trained, request, pieces, work)
         figures = asked | {"checkpoint_version": trained.version, "num_files": len(checksums)} | counts
         return figures | {"seconds": round(time.monotonic() - began_s, 3)}, checksums
 
-    return make_result("fold-in", to, RECORD, made_from, write, claim, version=trained.version)
+    return make_result("fold-in", to, RECORD, made_from, write, client, claim, version=trained.version)
 
 
 def _solve(
-    trained: TrainedRun, request: Request, pieces: Sequence[Mapping[str, Any]], work: Work, client: Client
+    trained: TrainedRun, request: Request, pieces: Sequence[Mapping[str, Any]], work: Work
 ) -> tuple[dict[str, int], Checksums]:
     """Sort the pieces, and solve their ids; return counts, and the checksums of the files of vectors."""
     config = trained.config
-    tables = read_tables(trained, solvable_types(config), client)
+    tables = read_tables(trained, solvable_types(config), work.client)
     num_rows = sum(piece["num_rows"] for piece in pieces)
     num_groups = max(1, -(-num_rows // GROUP_ROWS))
     sorting = Sorting(config, tables, num_groups, config.seed, request.options.max_edges)
@@ -110,7 +110,7 @@ def _solve(
         storage.name(uri): (sorting, piece["uri"], piece["type"], uri)
         for piece, uri in zip(pieces, uris, strict=True)
     }
-    parts = work.run_tasks(client, sort_piece, tasks, description="finding new ids", unit="pieces")
+    parts = work.run_tasks(sort_piece, tasks, description="finding new ids", unit="pieces")
     counts = _added([dict.fromkeys(COUNTS, 0), *parts])
     new_types = [name for name in tables if counts.pop(f"type:{name}", 0)]
     if not num_rows:
@@ -121,13 +121,13 @@ def _solve(
             f"new edges: expected ids that the run does not know, found none in {num_rows:,} rows; the run "
             "has vectors for all of them"
         )
-    model = client.submit(_read_model, trained, tables, request.options, pure=False)
+    model = work.client.submit(_read_model, trained, tables, request.options, pure=False)
     solving = {
         f"solved-{storage.file_name(name)}-{group}": (model, sorting, uris, name, group, work.folder)
         for name in new_types
         for group in range(sorting.num_groups)
     }
-    written = work.run_tasks(client, _solve_group, solving, description="solving", unit="groups")
+    written = work.run_tasks(_solve_group, solving, description="solving", unit="groups")
     solved = _added([counts for counts, _ in written])
     solved["num_over_limit"] = counts["num_usable"] - solved["num_edges"]
     checksums = {uri: checksum for _, files in written for uri, checksum in files.items()}

@@ -101,7 +101,6 @@ def prepare(
     chunks: list[IdChunk],
     work: Work,
     candidates_from: Mapping[str, Any],
-    client: Client,
 ) -> tuple[Asked, list[IdChunk], dict[str, Any]]:
     """Return the question, the tasks' queries, and figures; with lists of candidates, if it is approximate.
 
@@ -119,11 +118,11 @@ def prepare(
     index = question.index or work.uri("index")
     made_from = {**candidates_from, "num_lists": cost.num_lists, "block_rows": asked.sizes.candidate_rows}
     started_s = time.monotonic()
-    lists = make_lists(asked, cost.num_lists, index, made_from, client)
+    lists = make_lists(asked, cost.num_lists, index, made_from, work.client)
     log.info("predict: %d lists in %.1f s", lists.num_lists, time.monotonic() - started_s)
 
     def measured() -> dict[str, Any]:
-        best, recall = tuned(asked, lists, _sample(chunks), question.recall, client)
+        best, recall = tuned(asked, lists, _sample(chunks), question.recall, work.client)
         return _figures(question, cost, best, recall)
 
     figures = work.once("recall", measured)

@@ -115,19 +115,19 @@ def run(
     made_from = {"predict": question.described(), "inputs": fingerprints.describe_inputs(uris)}
     layout: dict[str, Any] = {"version": trained.version, "memory_bytes": question.memory_bytes}
     if question.pairs:
-        make = partial(_score_pairs, trained, question, tables, client)
+        make = partial(_score_pairs, trained, question, tables)
     else:
         asked = search.asked_of(trained, question, tables)
         layout |= {"index": question.index, "scores": _formula(asked.relation)}
         layout |= {"itself_left_out": asked.is_itself_left_out}
-        make = partial(_answer_ids, trained, question, asked, client)
+        make = partial(_answer_ids, trained, question, asked)
 
     def write(work: Work) -> tuple[dict[str, Any], Checksums]:
         figures, checksums = make(work)
         head = {"checkpoint_version": trained.version, "num_files": len(checksums)}
         return question.described() | head | figures, checksums
 
-    return make_result("predict", to, RECORD, made_from, write, claim, **layout)
+    return make_result("predict", to, RECORD, made_from, write, client, claim, **layout)
 
 
 def _types(config: Config, question: PredictOptions) -> list[str]:
@@ -147,7 +147,7 @@ def _formula(relation: Relation) -> dict[str, Any]:
 
 
 def _answer_ids(
-    trained: TrainedRun, question: PredictOptions, asked: search.Asked, client: Client, work: Work
+    trained: TrainedRun, question: PredictOptions, asked: search.Asked, work: Work
 ) -> tuple[dict[str, Any], Checksums]:
     """Write the best candidates of all ids; return figures and checksums. Files of a killed command stay."""
     config = trained.config
@@ -166,7 +166,7 @@ def _answer_ids(
         ]
         counts: dict[str, Any] = {"num_ids": queries.num_entities}
     else:
-        chunks, counts = _find(asked, question.ids, work, client)
+        chunks, counts = _find(asked, question.ids, work)
     vectors = fingerprints.describe_inputs([config.entity_path, trained.checkpoint_path])
     made_from = {
         "vectors": vectors,
@@ -175,9 +175,9 @@ def _answer_ids(
         "side": str(asked.side),
         **_formula(relation),
     }
-    asked, chunks, how = approximate.prepare(question, asked, chunks, work, made_from, client)
+    asked, chunks, how = approximate.prepare(question, asked, chunks, work, made_from)
     started_s = time.monotonic()
-    checksums, sums = _write(asked, chunks, work, client)
+    checksums, sums = _write(asked, chunks, work)
     log.info("predict: %d answers in %.1f s", sums["num_answers"], time.monotonic() - started_s)
     if question.cosine:
         del sums["num_known_left_out"]
@@ -190,27 +190,23 @@ def _answer_ids(
     return kinds | counts | {"num_candidates": candidates.num_entities} | sums | how, checksums
 
 
-def _write(
-    asked: search.Asked, chunks: list[IdChunk], work: Work, client: Client
-) -> tuple[Checksums, dict[str, int]]:
+def _write(asked: search.Asked, chunks: list[IdChunk], work: Work) -> tuple[Checksums, dict[str, int]]:
     """Write the answers of all chunks that have none yet; return checksums and sums."""
     arguments = {
         f"part-{number:05d}": (asked, chunk, work.part_uri(number)) for number, chunk in enumerate(chunks)
     }
-    written = work.run_tasks(client, write_answers, arguments, description="predicting", unit="files")
+    written = work.run_tasks(write_answers, arguments, description="predicting", unit="files")
     checksums = {work.part_uri(number): part["checksum"] for number, part in enumerate(written)}
     keys = ("num_answers", "num_known_left_out")
     return checksums, {key: sum(part[key] for part in written) for key in keys}
 
 
-def _find(
-    asked: search.Asked, ids_uri: str, work: Work, client: Client
-) -> tuple[list[IdChunk], dict[str, Any]]:
+def _find(asked: search.Asked, ids_uri: str, work: Work) -> tuple[list[IdChunk], dict[str, Any]]:
     """Find the entities of the given ids; return pieces for the tasks, and counts."""
     pieces = given.cut(given.iter_ids(ids_uri), work.uri("given"), _PIECE_IDS, 64 << 20)
     may_have_header = given.may_have_header(ids_uri)
     searched = run_tasks(
-        client,
+        work.client,
         find_ids,
         [
             (asked.queries, uri, asked.sizes.queries, may_have_header and not number)
@@ -280,7 +276,7 @@ def _check_one_names_relations(uri: str, relation: str | None) -> None:
 
 
 def _score_pairs(
-    trained: TrainedRun, question: PredictOptions, tables: dict[str, EntityTable], client: Client, work: Work
+    trained: TrainedRun, question: PredictOptions, tables: dict[str, EntityTable], work: Work
 ) -> tuple[dict[str, Any], Checksums]:
     """Write the scores of all pairs; return figures and checksums."""
     given_uri = question.pairs or ""
@@ -295,7 +291,7 @@ def _score_pairs(
     arguments = {
         f"part-{number:05d}": (*asked, piece, work.part_uri(number)) for number, piece in enumerate(pieces)
     }
-    written = work.run_tasks(client, write_scores, arguments, description="scoring pairs", unit="files")
+    written = work.run_tasks(write_scores, arguments, description="scoring pairs", unit="files")
     sums = {key: sum(counts[key] for counts, _ in written) for key in ("num_pairs", "num_without_score")}
     if sums["num_without_score"]:
         log.warning(

@@ -40,10 +40,10 @@ def write_result(client: Client, to: str, text: str) -> None:
         suffix = work.once("suffix", lambda: "!")
         storage.write_text(work.uri("beside"), text)
         tasks = {str(number): (work.part_uri(number), text + suffix) for number in range(NUM_PARTS)}
-        parts = work.run_tasks(client, write_part, tasks, description="writing", unit="files")
+        parts = work.run_tasks(write_part, tasks, description="writing", unit="files")
         return {"text": text}, {uri: each for part in parts for uri, each in part.items()}
 
-    assert make_result("toy", to, "_toy.json", {"toy": text}, make, NO_CLAIM) == {"text": text}
+    assert make_result("toy", to, "_toy.json", {"toy": text}, make, client, NO_CLAIM) == {"text": text}
 
 
 @pytest.mark.slow
@@ -85,7 +85,7 @@ def note(to: Path, word: str, asked: list[str], error=None, claim: Claim = NO_CL
             raise error
         return {}, {}
 
-    make_result("toy", str(to), "_toy.json", {"toy": word}, make, claim, **layout)
+    make_result("toy", str(to), "_toy.json", {"toy": word}, make, None, claim, **layout)
 
 
 def test_errors(tmp_path: Path) -> None:
@@ -124,5 +124,5 @@ def test_a_foreign_file_in_the_unfinished_folder_or_one_that_is_gone(tmp_path: P
         return {}, {} if written == "foreign" else {work.part_uri(0): "gone"}
 
     with pytest.raises(StorageError, match="missing or foreign"):
-        make_result("toy", str(tmp_path / "out"), "_toy.json", {}, make, NO_CLAIM)
+        make_result("toy", str(tmp_path / "out"), "_toy.json", {}, make, None, NO_CLAIM)
     assert not (tmp_path / "out").exists()
