@@ -38,7 +38,7 @@ from graphmill.vocab import Bucket, Side
 from train.distributed.bucket_assignment import Assignment, Dynamic, Tournament, rounds_of
 from train.distributed.messages import Message, SavedFile
 from train.distributed.partition_locations import PartitionLocations
-from train.distributed.worker_pool import Publishing, WorkerLoss, WorkerPool, WorkerTask
+from train.distributed.worker_pool import WorkerLoss, WorkerPool, WorkerTask
 from train.edges import schedule
 from train.edges.schedule import Schedule
 from train.edges.visits import Blocks, order_of
@@ -81,7 +81,6 @@ class Coordinator(TrainingRun):
         self._done: dict[int, Bucket] = {}  # buckets of the iteration that are done, by grant
         self._lacking_since_s: dict[Bucket, float] = {}
         self._idle: dict[str, WorkerTask] = {}  # tasks that wait for a bucket, the longest first, by name
-        self._publishing = Publishing(pool)
         self._checksums: Checksums = {}  # checksums of the next version's shared files, by name
         self._moved: Counter[str] = Counter()  # for the commit
         self._worker_figures: dict[str, Any] = {}
@@ -173,9 +172,7 @@ class Coordinator(TrainingRun):
             case "trained" if bucket is not None:
                 self._lacking_since_s.pop(bucket, None)
                 task.visit = Visit(bucket, worker=task.address, **message["visit"])
-                self._publishing.wait(task)
             case "published" if bucket is not None and task.visit is not None:
-                self._publishing.forget(task)
                 self._done[task.grant] = bucket
                 self.locations.publish(task.grant, self._own[bucket], task.holder, task.address)
                 self._note_files(message)
@@ -204,11 +201,30 @@ class Coordinator(TrainingRun):
         if assignment.finished:
             self._write_unsaved()
             return
-        self._publishing.go_on(assignment)
+        self._publish(assignment)
         for task in list(self._idle.values()):
             bucket = task.then or assignment.next_bucket(task.held, task.likely)
             if bucket is not None:
                 self._grant(task, bucket, assignment)
+
+    def _publish(self, assignment: Assignment) -> None:
+        """Have workers publish: at once, or when all that a round can train is trained."""
+        waiting = {
+            task.bucket: task
+            for task in self.pool.tasks.values()
+            if task.visit is not None and not task.is_publishing
+        }
+        group = list(waiting.values())
+        if of_round := assignment.publish_group:
+            group = [waiting[bucket] for bucket in of_round if bucket in waiting]
+            is_incomplete = len(group) < len(of_round) and len(waiting) < len(self.pool.tasks)
+            if is_incomplete or any(task.is_publishing for task in self.pool.tasks.values()):
+                return
+        for task in group:
+            task.is_publishing = True
+            if task.bucket is not None:
+                self.pool.shards.publish(task.bucket, task.grant)
+            self.pool.send(task, "publish")
 
     def _grant(self, task: WorkerTask, bucket: Bucket, assignment: Assignment) -> None:
         """Have a worker train a bucket, and promise it the next one if no other worker is idle."""
@@ -275,7 +291,6 @@ class Coordinator(TrainingRun):
         bucket = None if task is None else task.bucket
         if task is not None:
             self._idle.pop(task.name, None)
-            self._publishing.forget(task)
             self._give_back(task, assignment)
         grants = self.locations.lose(loss.holder) & self._done.keys()
         undone = [self._done.pop(grant) for grant in sorted(grants)]

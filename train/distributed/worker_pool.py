@@ -15,7 +15,6 @@ from graphmill.config.partitions import PartitionKey
 from graphmill.errors import ClusterError
 from graphmill.machine import shortage
 from graphmill.vocab import Bucket
-from train.distributed.bucket_assignment import Assignment
 from train.distributed.messages import Message
 from train.distributed.partition_holder import PartitionHolder
 from train.distributed.shard_placement import ShardPlacement
@@ -41,13 +40,14 @@ class WorkerTask:
     likely: Bucket | None = None  # that it probably trains next, whose edges it reads, without a promise
     # Partitions of its last bucket, each with the grant that brought it.
     held: dict[PartitionKey, int] = field(default_factory=dict)
-    visit: Visit | None = None  # figures of the bucket, once it is trained
+    visit: Visit | None = None  # figures of the bucket, once it is trained, and waits for its turn to publish
+    is_publishing: bool = False
     writes: tuple[PartitionKey, ...] = ()  # for the commit
     writes_shared: bool = False  # it writes the shared state for the commit
 
     def drop_bucket(self) -> None:
         """Forget the bucket, which is published or goes back."""
-        self.bucket = self.visit = None
+        self.bucket, self.visit, self.is_publishing = None, None, False
 
 
 class WorkerLoss(NamedTuple):
@@ -197,39 +197,3 @@ def _work(_: Any, *arguments: Any) -> dict[str, Any]:
 
 def _host(address: str) -> str:
     return address.rpartition(":")[0]
-
-
-class Publishing:
-    """The workers that wait for their turn to publish, and those that publish."""
-
-    def __init__(self, pool: WorkerPool) -> None:
-        self._pool = pool
-        self._turns: dict[str, WorkerTask] = {}  # the longest first, by name
-        self._publishing: set[str] = set()
-
-    def wait(self, task: WorkerTask) -> None:
-        """Let a task that has trained its bucket wait for its turn."""
-        self._turns[task.name] = task
-
-    def forget(self, task: WorkerTask) -> None:
-        """Forget a task that has published, or is lost."""
-        self._turns.pop(task.name, None)
-        self._publishing.discard(task.name)
-
-    def go_on(self, assignment: Assignment) -> None:
-        """Have workers publish: at once, or when all that a round can train is trained."""
-        if not assignment.publish_group:
-            group = list(self._turns.values())
-        elif self._publishing:
-            return
-        else:
-            waiting = {task.bucket: task for task in self._turns.values() if task.bucket}
-            group = [waiting[bucket] for bucket in assignment.publish_group if bucket in waiting]
-            if len(group) < len(assignment.publish_group) and len(waiting) < len(self._pool.tasks):
-                return
-        for task in group:
-            del self._turns[task.name]
-            self._publishing.add(task.name)
-            if task.bucket is not None:
-                self._pool.shards.publish(task.bucket, task.grant)
-            self._pool.send(task, "publish")

@@ -107,8 +107,11 @@ def _batches_at_once(
         return 1
     if "queries" not in steps:
         return threads
-    if obstacle := _obstacle_of_samples(context, steps, blocks):
-        reasons.append(f"batches of queries train one after the other: {obstacle}")
+    if whole := _whole_rows(context, steps, blocks):
+        (name, rows), num = next(iter(whole.items())), config.train.candidates
+        moved = f"they move all {rows} rows of {name}, which are too few for train.candidates: {num}"
+        moved = moved if num is not None else "without train.candidates they move all rows"
+        reasons.append(f"batches of queries train one after the other: {moved}")
         return 1
     schedule = context.schedule
     buckets = Blocks(config, schedule, blocks).order(schedule.iteration(0)) if blocks else all_buckets(config)
@@ -139,16 +142,6 @@ def _threads(context: RunContext, steps: dict[Sort, StepName], blocks: int, reas
 
 def _most_rows(config: Config, steps: dict[Sort, StepName]) -> int:
     return compiled_queries.most_rows(config) if steps["queries"] == "compiled" else 0
-
-
-def _obstacle_of_samples(context: RunContext, steps: dict[Sort, StepName], blocks: int) -> str | None:
-    """Tell why most queries are compared with all rows of a large table (train/edges/candidates.py)."""
-    num = context.config.train.candidates
-    for name, rows in _whole_rows(context, steps, blocks).items():
-        if num is None:
-            return "without train.candidates they move all rows"
-        return f"they move all {rows} rows of {name}, which are too few for train.candidates: {num}"
-    return None
 
 
 def _whole_rows(context: RunContext, steps: dict[Sort, StepName], blocks: int) -> dict[str, int]:

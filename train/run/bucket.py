@@ -86,9 +86,13 @@ class BucketTrainer:
             if edges.role is not None:
                 removed, known = edges.of_role(Role.REMOVED), edges.of_role(Role.KNOWN)
                 edges = edges.of_role(*TRAINED)
-            stats["stats"] = self._step_through(edges, known, bucket, iteration, sides, report)
+            check = partial(self._check, bucket, iteration, report)
+            total = self._step_through(edges, known, bucket, iteration, sides, check)
             self._remove(removed, bucket, iteration, sides)
         seconds = time.monotonic() - begun
+        means = (total / max(len(edges), 1)).tolist()
+        metrics = dict(zip(StepFigures._fields, means, strict=True))
+        stats["stats"] = {"count": len(edges), "metrics": metrics}
         if len(held):
             stats["eval_stats_after"] = self._rank(held, sides, place)
         return stats | {"seconds": seconds}
@@ -100,42 +104,19 @@ class BucketTrainer:
         bucket: Bucket,
         iteration: Iteration,
         sides: Sequence[SideTables],
-        report: ReportProgress,
-    ) -> dict[str, Any]:
-        def check(count: int, total: Tensor) -> None:
-            if not torch.isfinite(total).all():
-                raise DivergenceError(
-                    f"the loss is not finite: epoch {iteration.epoch_idx + 1}, {iteration.edge_path}, bucket "
-                    f"{bucket}, within the first {count} edges; lower lr (now {self.config.lr}) or "
-                    "relation_lr, or init_scale, or set max_norm"
-                )
-            report(count, float(total[0]))
-
-        if self.fused is None:
-            total = self._by_batches(edges, known, bucket, iteration, sides, check)
-        else:
-            seed = seeds.derived(self.config.seed, "bucket", *iteration.place, *bucket)
-            pairs = [(own[Side.LHS], own[Side.RHS]) for own in sides]
-            scale = partial(self._lr_scale, iteration)
-            total = self.fused.run(*grouped(self.config, edges), pairs, seed, check, scale)
-        means = (total / max(len(edges), 1)).tolist()
-        return {"count": len(edges), "metrics": dict(zip(StepFigures._fields, means, strict=True))}
-
-    def _by_batches(
-        self,
-        edges: EdgeTensors,
-        known: EdgeTensors | None,
-        bucket: Bucket,
-        iteration: Iteration,
-        sides: Sequence[SideTables],
         check: Check,
     ) -> Tensor:
-        """Train batch by batch; the sums of StepFigures.
+        """Train batch by batch, or by the fused step; the sums of StepFigures.
 
         As many batches as planned train at the same time. All threads update the same tables without locks
         (Hogwild), as PBG's workers do.
         """
         place, at_once = (*iteration.place, *bucket), self.plan.batches_at_once
+        if self.fused is not None:
+            seed = seeds.derived(self.config.seed, "bucket", *place)
+            pairs = [(own[Side.LHS], own[Side.RHS]) for own in sides]
+            scale = partial(self._lr_scale, iteration)
+            return self.fused.run(*grouped(self.config, edges), pairs, seed, check, scale)
         generator = seeds.generator(self.config.seed, "bucket", *place)
         sorts = sorts_of(self.config)
         num_rows = {side: [len(own[side]) for own in sides] for side in Side}
@@ -169,6 +150,18 @@ class BucketTrainer:
             return NO_BLOCKS
         num_rows = self.reader.context.num_rows  # of partitions that are not joined
         return BlockRows.of(self.blocks, bucket, iteration, num_rows)
+
+    def _check(
+        self, bucket: Bucket, iteration: Iteration, report: ReportProgress, count: int, total: Tensor
+    ) -> None:
+        """Report the edges that are done, and the sum of their losses, which must be finite."""
+        if not torch.isfinite(total).all():
+            raise DivergenceError(
+                f"the loss is not finite: epoch {iteration.epoch_idx + 1}, {iteration.edge_path}, bucket "
+                f"{bucket}, within the first {count} edges; lower lr (now {self.config.lr}) or "
+                "relation_lr, or init_scale, or set max_norm"
+            )
+        report(count, float(total[0]))
 
     def _remove(
         self, removed: EdgeTensors, bucket: Bucket, iteration: Iteration, sides: Sequence[SideTables]
