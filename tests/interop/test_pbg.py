@@ -35,7 +35,7 @@ from tests.interop.pbg import Pbg, examples, known_to, told
 from tests.train.graphs import USUAL
 from train import job as train_job
 from train import pbg_api
-from train.step.held_out import RandomPairs
+from train.step.held_out import num_in_order
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -375,9 +375,7 @@ def test_auc_is_what_pbg_calls_so(python: Path, tmp_path: Path) -> None:
     generator, found = torch.Generator().manual_seed(0), 0
     for _ in range(400):
         for negatives in (neg_PM, -neg_PM):
-            pairs = RandomPairs(1, generator)
-            pairs.add(pos_P[None], negatives[None])
-            found += pairs.num_in_order()
+            found += num_in_order([(pos_P[None], negatives[None])], 1, generator)
     assert found / (2 * 400 * 50) == pytest.approx(theirs, abs=4 * 0.5 * (2 / 40_000) ** 0.5)
 
 

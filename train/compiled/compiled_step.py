@@ -221,10 +221,8 @@ class CompiledStep(Step[Batch]):
 
     def __call__(self, batch: Batch, tables: SideTables, generator: torch.Generator) -> StepFigures:
         """Draw negatives, and move the rows and parameters that the batch touches."""
-        all_negs = self.config.relations[batch.relation].all_negs
         keep: list[Tensor] = []  # tensors whose addresses go into the blocks
-        sampling = self.sampling.drawing(self.share_of_negatives)
-        drawn = sampling.blocks(batch, batch.num_entities(tables), all_negs, generator)
+        drawn = self.sampling.drawing(self.share_of_negatives).blocks(batch, tables, generator)
         blocks = [_block(block, self.kernel.dtype, keep) for block in drawn]
         step = self.kernel.library.graphmill_step
         place = batch.relation, tables, self.lr_scale

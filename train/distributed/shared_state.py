@@ -43,7 +43,7 @@ from train.model.optimizer import Adagrad
 from train.plan.plan import Plan
 from train.step.step import Table
 from train.tables.partition_files import PartitionFiles
-from train.tables.run_context import RunContext, SavedModel
+from train.tables.run_context import RunContext, copied_states
 
 POLL_S = 0.1  # between two looks for a shard that was lost
 SHARE = 0.1  # of the time that exchanges may take beside training
@@ -212,7 +212,7 @@ class SharedState:
         self.begin()
         for key, table in self.tables.items():
             self.files.write(key, table, version, path)
-        self.context.write_model(SavedModel.copied(self.model, self.adagrad), version, path)
+        self.context.write_model(copied_states(self.model, self.adagrad), version, path)
 
     def moved(self) -> dict[str, int]:
         """Bytes of rows pushed and pulled since the last call."""

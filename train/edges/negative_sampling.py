@@ -11,13 +11,13 @@ Shapes: B edges of a batch, S steps, C chunks of all steps, P positives per chun
 (its P positives, then the drawn entities), M candidates that are negatives.
 """
 
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from graphmill.config import Config, PbgConfig
+from graphmill.config import Config, PbgConfig, RelationConfig
 from graphmill.errors import ConfigError
 from graphmill.model.abstract import AbstractNegativeSampler, ChunkedEdges
 from graphmill.model.plug_ins import made
@@ -85,7 +85,8 @@ class Sampling:
 
     num_batch_negs: int
     num_uniform_negs: int
-    disabled: frozenset[Side] = frozenset()
+    disabled: frozenset[Side]
+    relations: Sequence[RelationConfig]
     chunk_edges: int = 1  # at least so many edges share their negatives
     sampler: AbstractNegativeSampler | None = None
 
@@ -97,7 +98,7 @@ class Sampling:
         if settings.negative_sampler is not None:
             sampler = made(NEGATIVE_SAMPLERS, settings.negative_sampler, config.num_uniform_negs)
         num_negs = config.num_batch_negs, config.num_uniform_negs
-        return cls(*num_negs, _disabled(config), settings.chunk_edges, sampler)
+        return cls(*num_negs, _disabled(config), config.relations, settings.chunk_edges, sampler)
 
     @classmethod
     def of_evaluation(cls, config: PbgConfig) -> "Sampling":
@@ -107,6 +108,7 @@ class Sampling:
             config.num_batch_negs if batch is None else batch,
             config.num_uniform_negs if uniform is None else uniform,
             _disabled(config),
+            config.relations,
         )
 
     def chunk_size(self, num_edges: int) -> int:
@@ -121,15 +123,15 @@ class Sampling:
         return replace(self, num_uniform_negs=share_of(self.num_uniform_negs, share))
 
     def blocks(
-        self, batch: Batch, num_rows: Mapping[Side, int], all_negs: bool, generator: torch.Generator
+        self, batch: Batch, tables: Mapping[Side, Sized], generator: torch.Generator
     ) -> Iterator[Block]:
         """Cut each step into chunks: a block of full-sized chunks, and a block of the last, smaller chunk."""
-        edges = len(batch) // batch.num_steps
+        edges, all_negs = len(batch) // batch.num_steps, self.relations[batch.relation].all_negs
         size = max(edges, self.chunk_edges) if all_negs else self.chunk_size(edges)
         full = edges // size * size
         for start, stop, chunk in ((0, full, size), (full, edges, edges - full)):
             if start < stop:
-                yield self._block(batch, slice(start, stop), chunk, num_rows, all_negs, generator)
+                yield self._block(batch, slice(start, stop), chunk, batch.num_entities(tables), generator)
 
     def _block(
         self,
@@ -137,9 +139,10 @@ class Sampling:
         edges: slice,
         chunk: int,
         num_rows: Mapping[Side, int],
-        all_negs: bool,
         generator: torch.Generator,
     ) -> Block:
+        all_negs = self.relations[batch.relation].all_negs
+
         def chunks(values_B: Tensor) -> Tensor:
             return values_B.view(batch.num_steps, -1)[:, edges].reshape(-1, chunk)
 

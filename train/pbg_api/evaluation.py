@@ -23,12 +23,11 @@ from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
 from train.edges import batches
 from train.edges.negative_sampling import Batch, Sampling
-from train.gpu.copies import Staging
 from train.model.features import Bags
 from train.pbg_api.schema import settings_of
-from train.run.reading import read_edges
+from train.run.reading import BucketReader
 from train.step import plain
-from train.step.held_out import NAMES, RandomPairs, rank_sums
+from train.step.held_out import NAMES, num_in_order, rank_sums
 from train.step.step import SideTables, Table, Tables
 from train.tables.partition_files import PartitionFiles
 from train.tables.run_context import RunContext
@@ -203,7 +202,7 @@ def do_eval_and_report_stats(
     settings = settings_of(config)
     run = TrainedRun.to_evaluate(settings, None)
     context = RunContext(settings, version=run.version)
-    scored, files = run.load_model(), PartitionFiles(context)
+    scored, files, reader = run.load_model(), PartitionFiles(context), BucketReader(context)
     tables: dict[PartitionKey, Table] = {}
     generator = seeds.generator(settings.seed, "eval")
     totals: list[Stats] = []
@@ -215,7 +214,7 @@ def do_eval_and_report_stats(
             needed = keys_of(settings, bucket)
             tables = {key: tables[key] for key in tables.keys() & needed}  # others leave before these come
             tables |= {key: files.load(key, context.version) for key in sorted(needed - tables.keys())}
-            edges = read_edges(context, path, bucket, (0, num_edges), Staging(0, context.device))
+            edges = reader.read_rows(path, bucket, (0, num_edges))
             parts.append(_of_bucket(settings, scored, evaluator, edges, bucket, tables, generator))
             yield number, bucket, parts[-1].average()
         totals.append(Stats.sum(parts))
@@ -268,9 +267,8 @@ class _Scorer:
             {side: entities.bags for side, entities in listed.items() if entities.bags is not None},
         )
         sampling = replace(Sampling.of_training(self.config), chunk_edges=1)  # chunks of PBG
-        all_negs = self.config.relations[batch.relation].all_negs
         parts: dict[Side, list[plain.StepScores]] = {side: [] for side in Side}
-        for block in sampling.blocks(batch, batch.num_entities(self.tables), all_negs, self.generator):
+        for block in sampling.blocks(batch, self.tables, self.generator):
             with torch.no_grad():
                 vectors = plain.gather(batch, block, self.tables)
                 for side, scores in plain.scores(self.model, block, vectors).items():
@@ -289,7 +287,6 @@ def _joined(parts: Sequence[plain.StepScores]) -> tuple[Tensor, Tensor]:
 
 def _sums(pos_B: Tensor, neg_BM: Tensor) -> dict[str, float]:
     """Sum the metrics of one side; auc counts pairs of an edge and a negative that are in order."""
-    pairs = RandomPairs(1, torch.Generator().manual_seed(0))
-    pairs.add(pos_B, neg_BM)
-    sums: list[Tensor | int] = [*rank_sums(pos_B, neg_BM), pairs.num_in_order()]
+    in_order = num_in_order([(pos_B, neg_BM)], 1, torch.Generator().manual_seed(0))
+    sums: list[Tensor | int] = [*rank_sums(pos_B, neg_BM), in_order]
     return {name: float(value) for name, value in zip(NAMES[1:], sums, strict=True)}

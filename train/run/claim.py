@@ -14,7 +14,7 @@ PBG's own: it is resumed, as PBG does, unless `train.on_change` is set.
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from graphmill import storage
 from graphmill.checkpoints import pbg
@@ -33,12 +33,8 @@ from train.tables import given_vectors
 log = logging.getLogger("graphmill")
 
 
-class Former(NamedTuple):
-    """Settings and inputs of an earlier training."""
-
-    is_ours: bool
-    content: dict[str, Any]
-    """Content of graphmill.json; for PBG's own checkpoint the `settings` of config.json."""
+Former = tuple[bool, dict[str, Any]]
+"""Whether an earlier training was ours; content of graphmill.json, or PBG's `settings` of config.json."""
 
 
 def input_uris(config: Config) -> list[str]:
@@ -72,16 +68,16 @@ def claim_checkpoint(config: Config) -> list[str]:
     ours = trained_with(config)
     version = pbg.read_version(path)
     if version:
-        former = _former(config)
+        is_ours, content = former = _former(config)
         changes, resumes = _changes(config, former, ours)
         if resumes:
-            whose = "" if former.is_ours else ", which is not ours"
+            whose = "" if is_ours else ", which is not ours"
             log.info("training: resuming version %d of %s%s", version, path, whose)
             if changes:
                 log.info("training: from version %d on, this changes: %s", version, "; ".join(changes))
                 validation.reopen(config)
-            if changes or not former.is_ours:
-                _write(config, ours, former.content, version)
+            if changes or not is_ours:
+                _write(config, ours, content, version)
             return changes
         _start_anew(path, f"was trained with something else: {'; '.join(changes)}")
     elif late := [number for number in pbg.versions_of(path) if number > 1]:
@@ -151,9 +147,9 @@ def _former(config: Config) -> Former:
                 f"{uri}: {wrong[0]}: expected what a training writes, found something else; correct it, or "
                 "name another checkpoint_path"
             )
-        return Former(True, content)
+        return True, content
     theirs = saved_settings(path)
-    return Former(False, {"settings": _known_to_pbg(theirs)} if theirs else {})
+    return False, {"settings": _known_to_pbg(theirs)} if theirs else {}
 
 
 def _known_to_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,22 +165,21 @@ def _known_to_pbg(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _changes(config: Config, former: Former, ours: Mapping[str, Any]) -> tuple[list[str], bool]:
     """Return the differences, and whether training resumes the checkpoint."""
-    before = {part: former.content[part] for part in ours if part in former.content}
+    is_ours, content = former
+    before = {part: content[part] for part in ours if part in content}
     joins = {"train": {"ensemble": config.train.ensemble}} if config.train.ensemble > 1 else {}
-    now = dict(ours) if former.is_ours else {"settings": _known_to_pbg(ours["settings"])} | joins
+    now = dict(ours) if is_ours else {"settings": _known_to_pbg(ours["settings"])} | joins
     made_s = trained_s(config.checkpoint_path)
-    changes = (
-        fingerprints.differences(config, before, now, made_s) if former.is_ours or before or joins else []
-    )
+    changes = fingerprints.differences(config, before, now, made_s) if is_ours or before or joins else []
     longer = _more_epochs(config)
     if not (changes or longer):
         return [], True
-    num_edge_paths = former.content.get("num_edge_paths", len(config.edge_paths))
+    num_edge_paths = content.get("num_edge_paths", len(config.edge_paths))
     then, ours_now = _what(before, num_edge_paths), _what(now, len(config.edge_paths))
     lasting = [*fingerprints.differences(config, then, ours_now, made_s), *longer]
     changes += longer
     on_change = config.train.on_change
-    if not former.is_ours and "on_change" not in config.train.model_fields_set:
+    if not is_ours and "on_change" not in config.train.model_fields_set:
         on_change = "resume"
     if on_change == "refuse" or (on_change == "resume" and lasting):
         raise ConfigError(_refusal(config.checkpoint_path, on_change, lasting or changes))

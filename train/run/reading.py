@@ -43,6 +43,14 @@ class BucketReader:
             self._kept = edges
         return edges
 
+    def read_rows(self, path: str, bucket: Bucket, edges: tuple[int, int], kind: str = EDGES) -> EdgeTensors:
+        """Read the edges first..last of a bucket file in the folder `path` to the device, and check them."""
+        context = self.context
+        rows = rows_of(context.config, context.num_rows, bucket)
+        of_run = rows, context.num_relations, context.device
+        with self.staging.arrays() as new:
+            return batches.read(context.config, path, bucket, edges, *of_run, new, kind)
+
     def _read(self, bucket: Bucket, iteration: Iteration) -> EdgeTensors:
         edges = self._read_share(bucket, iteration, self.context.schedule.share(iteration))
         return edges if self.context.delta is None else self.context.delta.used([edges])[0]
@@ -50,7 +58,7 @@ class BucketReader:
     def _read_share(self, bucket: Bucket, iteration: Iteration, share: ChunkShare) -> EdgeTensors:
         context = self.context
         rows = context.schedule.rows(iteration, bucket, share)
-        edges = read_edges(context, iteration.edge_path, bucket, rows, self.staging)
+        edges = self.read_rows(iteration.edge_path, bucket, rows)
         if context.delta is None:
             return edges
         chosen = context.delta.chosen(edges, iteration, bucket, rows)
@@ -63,7 +71,7 @@ class BucketReader:
         if not settings.removed_weight or not storage.exists(edge_buckets.bucket_uri(path, bucket, REMOVED)):
             return None
         rows = share.rows(edge_buckets.count_edges(path, bucket, REMOVED))
-        edges = read_edges(self.context, path, bucket, rows, self.staging, REMOVED)
+        edges = self.read_rows(path, bucket, rows, REMOVED)
         return replace(edges, role=torch.full_like(edges.lhs, Role.REMOVED, dtype=torch.int8))
 
 
@@ -106,18 +114,3 @@ class BlockReader(BucketReader):
                 first_R = torch.tensor(first, dtype=rows_E.dtype, device=rows_E.device)
                 rows_E += first_R.index_select(0, edges.rel)
         return edges
-
-
-def read_edges(
-    context: RunContext,
-    path: str,
-    bucket: Bucket,
-    edges: tuple[int, int],
-    staging: Staging,
-    kind: str = EDGES,
-) -> EdgeTensors:
-    """Read the edges first..last of a bucket file in the folder `path` to the device, and check them."""
-    config, device, num_rel = context.config, context.device, context.num_relations
-    rows = rows_of(config, context.num_rows, bucket)
-    with staging.arrays() as new:
-        return batches.read(config, path, bucket, edges, rows, num_rel, device, new, kind)

@@ -33,7 +33,7 @@ from train.run.training_run import TrainingRun
 from train.tables.background import Background
 from train.tables.device_buffer import DeviceBuffer, order_slots
 from train.tables.partition_store import BlockStore, PartitionStore, ResidentStore, Store
-from train.tables.run_context import RunContext, SavedModel
+from train.tables.run_context import ModelStates, RunContext, copied_states
 
 
 class Trainer(TrainingRun):
@@ -108,21 +108,21 @@ class Trainer(TrainingRun):
     def _begin_commit(self, version: int) -> None:
         self.wait_for_commit()
         files = self.store.write_all(self.committing)
-        state, lines = SavedModel.copied(self.model, self.adagrad), self._lines
+        states, lines = copied_states(self.model, self.adagrad), self._lines
         self._lines, self._committed_s = [], time.monotonic()
-        self._pending = self.committing.submit(self._end_version, files, state, lines, version)
+        self._pending = self.committing.submit(self._end_version, files, states, lines, version)
         if not self.store.writes_beside:
             self.wait_for_commit()
         self.store.end_version()
 
     def _end_version(
-        self, files: Sequence[Future[None]], state: SavedModel, lines: list[dict[str, Any]], version: int
+        self, files: Sequence[Future[None]], states: ModelStates, lines: list[dict[str, Any]], version: int
     ) -> None:
         """Write the model after the files of the rows, and commit."""
         for file in files:
             file.result()  # done: tasks run in their order
         self.claim.check()
-        self.context.write_model(state, version)
+        self.context.write_model(states, version)
         self.commit(version, lines, self.context.checksums)
 
     @property

@@ -40,9 +40,8 @@ def rank(
     count = 0
     for batch in batches:
         tables = sides[batch.relation]
-        all_negs = config.relations[batch.relation].all_negs
-        pairs = {side: RandomPairs(batch.num_steps, generator) for side in Side}
-        for block in sampling.blocks(batch, batch.num_entities(tables), all_negs, generator):
+        scored: dict[Side, list[tuple[Tensor, Tensor]]] = {side: [] for side in Side}
+        for block in sampling.blocks(batch, tables, generator):
             with torch.no_grad():
                 for side, (pos_CP, neg_CPM) in scores(model, block, gather(batch, block, tables)).items():
                     if neg_CPM.numel():
@@ -50,8 +49,8 @@ def rank(
                         loss_CP, *_ = losses.loss_gradient(config.loss_fn, config.margin, *own)
                         sums = [loss_CP.sum(), *rank_sums(pos_CP, neg_CPM)]
                         totals[:-1] += torch.stack([figure.double() for figure in sums]).cpu()
-                        pairs[side].add(pos_CP, neg_CPM)
-        totals[-1] += sum(pair.num_in_order() for pair in pairs.values())
+                        scored[side].append((pos_CP, neg_CPM))
+        totals[-1] += sum(num_in_order(parts, batch.num_steps, generator) for parts in scored.values())
         count += len(batch)
     # the loss is summed over the sides, ranks are averaged
     num_sides = max(len(set(Side) - sampling.disabled), 1)
@@ -60,29 +59,24 @@ def rank(
     return {"count": count, "metrics": dict(zip(NAMES, means, strict=True))}
 
 
-class RandomPairs:
-    """Draws pairs of an edge and a negative from all scores of a batch, which come block by block."""
+def num_in_order(
+    scored: Sequence[tuple[Tensor, Tensor]], num_batches: int, generator: torch.Generator
+) -> int:
+    """Draw pairs of an edge and a negative, as many as there are edges; count those in order.
 
-    def __init__(self, num_batches: int, generator: torch.Generator) -> None:
-        self._num_batches, self._generator = num_batches, generator
-        self._pos: list[Tensor] = []  # [S, edges of a block]
-        self._neg: list[Tensor] = []  # [S, negatives of a block]
-
-    def add(self, pos_CP: Tensor, neg_CPM: Tensor) -> None:
-        """Take the scores of a block."""
-        self._pos.append(pos_CP.reshape(self._num_batches, -1))
-        self._neg.append(neg_CPM.reshape(self._num_batches, -1))
-
-    def num_in_order(self) -> int:
-        """Draw as many pairs as there are edges; count those where the edge scores higher."""
-        if not self._pos:
-            return 0
-        pos_SB, neg_SN = torch.cat(self._pos, 1), torch.cat(self._neg, 1)
-        drawn = []
-        for score_SK in (pos_SB, neg_SN):
-            at_SB = torch.randint(score_SK.shape[1], pos_SB.shape, generator=self._generator)
-            drawn.append(score_SK.gather(1, at_SB.to(score_SK.device)))
-        return int(torch.gt(*drawn).sum())
+    The edge scores higher there. `scored` has pos_CP and neg_CPM of each block of `num_batches` batches.
+    """
+    if not scored:
+        return 0
+    pos_SB, neg_SN = (
+        torch.cat([score.reshape(num_batches, -1) for score in of_blocks], 1)
+        for of_blocks in zip(*scored, strict=True)
+    )
+    drawn = []
+    for score_SK in (pos_SB, neg_SN):
+        at_SB = torch.randint(score_SK.shape[1], pos_SB.shape, generator=generator)
+        drawn.append(score_SK.gather(1, at_SB.to(score_SK.device)))
+    return int(torch.gt(*drawn).sum())
 
 
 def rank_sums(pos: Tensor, neg: Tensor) -> list[Tensor]:

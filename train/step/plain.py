@@ -93,10 +93,7 @@ class PlainStep(Step[Batch]):
 
     def __call__(self, batch: Batch, tables: SideTables, generator: torch.Generator) -> StepFigures:
         """Draw negatives, and move the rows and parameters that the batch touches."""
-        all_negs = self.config.relations[batch.relation].all_negs
-        blocks = self.sampling.drawing(self.share_of_negatives).blocks(
-            batch, batch.num_entities(tables), all_negs, generator
-        )
+        blocks = self.sampling.drawing(self.share_of_negatives).blocks(batch, tables, generator)
         steps = zip(*(block.steps() for block in blocks), strict=True)
         return _summed([self.step(batch, blocks, tables) for blocks in steps])
 

@@ -1,10 +1,9 @@
 """The context of a run: configuration, counts, schedule, device, and the model that training goes on with."""
 
 import copy
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import torch
-from torch import Tensor
 
 from graphmill.ask.model import Model
 from graphmill.checkpoints import pbg
@@ -24,17 +23,15 @@ from train.tables.warm_start import WarmStart
 CPU = torch.device("cpu")
 
 
-class SavedModel(NamedTuple):
-    """The parameters and the optimizer's state of a model, as files have them."""
+ModelStates = tuple[dict[str, Any], dict[str, Any]]
+"""The parameters and the optimizer's state of a model, as files have them."""
 
-    model: dict[str, Tensor]
-    adagrad: dict[str, Any]
 
-    @classmethod
-    def copied(cls, model: Model, adagrad: Adagrad) -> Self:
-        """A copy in the host's memory, which later steps do not change."""
-        states = (model.state_dict(), adagrad.state_dict())
-        return cls(*(mapped(state, lambda tensor: tensor.detach().to(CPU, copy=True)) for state in states))
+def copied_states(model: Model, adagrad: Adagrad) -> ModelStates:
+    """Copy the states of a model to the host's memory, where later steps do not change them."""
+    states = (model.state_dict(), adagrad.state_dict())
+    own, of_optimizer = (mapped(each, lambda tensor: tensor.detach().to(CPU, copy=True)) for each in states)
+    return own, of_optimizer
 
 
 class RunContext:
@@ -125,13 +122,12 @@ class RunContext:
             adagrad.load_state_dict(optimizer_state, model.parameters, uri)
         return model, adagrad
 
-    def write_model(self, state: SavedModel, version: int, path: str | None = None) -> None:
+    def write_model(self, states: ModelStates, version: int, path: str | None = None) -> None:
         """Write the model and its optimizer as of `version`, to the checkpoint or to another folder."""
         pbg.write_model(
             path or self.config.checkpoint_path,
             version,
-            state.model,
-            state.adagrad,
+            *states,
             self.config.pbg(),
             self.schedule.iteration(version - 1),
             self.checksums,

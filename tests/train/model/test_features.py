@@ -108,7 +108,7 @@ def test_step_on_features_equals_the_oracle(tmp_path, relation):
             return numbers.tolist()
         return [tuple(bags.row_F[bags.start_G[k] :][: bags.count_G[k]].tolist()) for k in numbers.tolist()]
 
-    (block,) = step.sampling.blocks(batch, batch.num_entities(sides), False, torch.Generator().manual_seed(3))
+    (block,) = step.sampling.blocks(batch, sides, torch.Generator().manual_seed(3))
     drawn = {str(side): entities(side, block.rows[side][0, len(batch) :]) for side in Side}
     pairs = zip(
         entities(Side.LHS, batch.index[Side.LHS]), entities(Side.RHS, batch.index[Side.RHS]), strict=True

@@ -21,7 +21,7 @@ from tests.train.oracle import Oracle, adagrad, row_adagrad
 from train import job
 from train.edges.negative_sampling import Batch, Sampling
 from train.model import optimizer
-from train.step.held_out import RandomPairs
+from train.step.held_out import num_in_order
 from train.step.plain import PlainStep, gather, scores
 from train.step.step import Table
 
@@ -277,10 +277,7 @@ def test_auc_is_over_pairs_of_any_edge_and_any_negative_of_a_batch():
         expected += float((pos[:, None] > neg).double().mean()) / num_batches
     generator, found, rounds = torch.Generator().manual_seed(0), 0, 600
     for _ in range(rounds):
-        pairs = RandomPairs(num_batches, generator)
-        for pos_CP, neg_CPM in scores:
-            pairs.add(pos_CP, neg_CPM)
-        found += pairs.num_in_order()
+        found += num_in_order(scores, num_batches, generator)
     drawn = rounds * 17 * num_batches
     assert found / drawn == pytest.approx(expected, abs=4 * 0.5 / drawn**0.5)
 
