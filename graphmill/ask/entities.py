@@ -279,8 +279,11 @@ class EntityTable:
         return {key: own for key, own in rows.items() if len(own)}
 
 
+EntityTables = Mapping[str, EntityTable]  # by type
+
+
 def find_ends(
-    config: Config, tables: Mapping[str, EntityTable], relation_E: Numbers, edges: pa.Table
+    config: Config, tables: EntityTables, relation_E: Numbers, edges: pa.Table
 ) -> dict[Side, Numbers]:
     """Find the raw ids in the columns lhs and rhs of edges of any relations, in one search of each type."""
     numbers = {side: np.full(len(edges), UNKNOWN, np.int64) for side in Side}

@@ -30,6 +30,7 @@ from graphmill.version import __version__
 _WORK, _DONE = "_work", "done"
 
 Result = TypeVar("Result")
+Made = tuple[dict[str, Any], Checksums]  # figures of a result, and checksums of all its files
 
 log = logging.getLogger("graphmill")
 
@@ -109,7 +110,7 @@ def make_result(
     to: str,
     record: str,
     made_from: Mapping[str, Any],
-    make: Callable[[Work], tuple[dict[str, Any], Checksums]],
+    make: Callable[[Work], Made],
     client: Client,
     claim: Claim,
     **layout: Any,

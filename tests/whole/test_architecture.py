@@ -86,10 +86,10 @@ def test_no_string_names_code_of_ours() -> None:
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
     "etl": 10_155,
-    "train": 14_077,
+    "train": 14_014,
     "remap": 1_745,
-    "graphmill/ask": 10_437,
-    "graphmill": 39_670,
+    "graphmill/ask": 10_396,
+    "graphmill": 39_632,
     "bench": 2_996,
 }
 

@@ -14,7 +14,7 @@ from train.edges.negative_sampling import sides_with_negatives
 from train.edges.one_vs_all import sorts_of
 from train.edges.visits import Blocks
 from train.gpu import fused_pass
-from train.plan.plan import Placement, Plan, Sort, StepName
+from train.plan.plan import Placement, Plan, Sort, StepName, Steps
 from train.tables import memory
 from train.tables.run_context import RunContext
 
@@ -94,9 +94,7 @@ def steps_for(config: Config, device: torch.device, reasons: list[str]) -> dict[
     return steps
 
 
-def _batches_at_once(
-    context: RunContext, steps: dict[Sort, StepName], blocks: int, reasons: list[str]
-) -> int:
+def _batches_at_once(context: RunContext, steps: Steps, blocks: int, reasons: list[str]) -> int:
     """Count the batches of a bucket that train at the same time; those of queries share torch's threads.
 
     Parallel batches do not see each other's updates. At most 4 batches of queries train at once, and 1 if
@@ -125,7 +123,7 @@ def _batches_at_once(
     return at_once
 
 
-def _threads(context: RunContext, steps: dict[Sort, StepName], blocks: int, reasons: list[str]) -> int:
+def _threads(context: RunContext, steps: Steps, blocks: int, reasons: list[str]) -> int:
     """Count the threads of a batch: one where batches of queries are compiled, or too small to be shared."""
     threads, config = torch.get_num_threads(), context.config
     if threads == 1 or context.device.type != "cpu" or set(steps) != {"queries"}:
@@ -140,11 +138,11 @@ def _threads(context: RunContext, steps: dict[Sort, StepName], blocks: int, reas
     return 1
 
 
-def _most_rows(config: Config, steps: dict[Sort, StepName]) -> int:
+def _most_rows(config: Config, steps: Steps) -> int:
     return compiled_queries.most_rows(config) if steps["queries"] == "compiled" else 0
 
 
-def _whole_rows(context: RunContext, steps: dict[Sort, StepName], blocks: int) -> dict[str, int]:
+def _whole_rows(context: RunContext, steps: Steps, blocks: int) -> dict[str, int]:
     """Count the rows of the types that PyTorch moves as a whole, as no sample is drawn."""
     num, most = context.config.train.candidates, _most_rows(context.config, steps)
     every = _rows_of_queries(context, blocks).items()

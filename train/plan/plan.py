@@ -31,6 +31,7 @@ from graphmill.vocab import TRAIN_SPLIT, Side
 
 Sort = Literal["edges", "features", "queries"]
 StepName = Literal["compiled", "plain", "replayed", "fused"]
+Steps = Mapping[Sort, StepName]  # of each sort of batch
 Placement = Literal["files", "buffer", "device"]
 
 TOPIC = "graphmill-plan"  # of Dask events
@@ -47,7 +48,7 @@ class Plan:
     """The way in which a process trains."""
 
     device: str
-    steps: Mapping[Sort, StepName]  # of each sort of batch; removed edges have the plain step
+    steps: Steps  # removed edges have the plain step
     placement: Placement
     slots: int  # partitions on the device at a time; 0 unless `placement` is buffer
     blocks: int  # that the partitions of a type are joined to; 0: buckets are trained one by one

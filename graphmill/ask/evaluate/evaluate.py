@@ -281,7 +281,7 @@ def _count(
     begins = first + num_edges * np.cumsum([0, *sizes]) / max(sum(sizes), 1)
     shares = [Share(float(begin), float(end - begin), total) for begin, end in pairwise(begins)]
     arguments = [
-        (part, key, ranges, slices(known, key, {own.side for own in ranges}), share)
+        (part, key, ranges, slices(known, key, {side for side, *_ in ranges}), share)
         for (key, ranges), share in zip(cuts, shares, strict=True)
     ]
     return chain.from_iterable(execution.run(tasks.count, arguments, COUNTING))
@@ -298,16 +298,16 @@ def _cut(
     for number in range(num_cuts):
         own = blocks[number * len(blocks) // num_cuts : (number + 1) * len(blocks) // num_cuts]
         by_side = {side: [block for block in own if block[0] == side] for side in Side}
-        yield [Range(side, of_side[0][1], of_side[-1][2]) for side, of_side in by_side.items() if of_side]
+        yield [(side, of_side[0][1], of_side[-1][2]) for side, of_side in by_side.items() if of_side]
 
 
 def slices(known: Sequence[KnownFile], key: PartitionKey, sides: Collection[Side]) -> list[CellSlice]:
     """The slices of files that hold the known cells of a partition."""
-    cells = []
+    cells: list[CellSlice] = []
     for side, (number, begins, _) in product(sides, known):
         start, stop = begins[side][key[0]][key[1] : key[1] + 2].tolist()
         if start < stop:
-            cells.append(CellSlice(side, number, start, stop))
+            cells.append((side, number, start, stop))
     return cells
 
 

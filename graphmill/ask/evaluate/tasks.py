@@ -113,21 +113,15 @@ class KnownFile(NamedTuple):
     degrees: Numbers
 
 
-class Range(NamedTuple):
-    """Queries start..stop of one side."""
+Range = tuple[Side, int, int]
+"""Queries start..stop of one side."""
+CellSlice = tuple[Side, int, int, int | None]
+"""The file of known cells of a side and a task, by its number; cells start..stop (None: to the end)."""
+Counted = tuple[Side, int, npt.NDArray[np.int32]]
+"""Counts of the edges of one side from the second on, in the order of their queries: [2, C].
 
-    side: Side
-    start: int
-    stop: int
-
-
-class CellSlice(NamedTuple):
-    """Cells start..stop (None: to the end) of a file of known cells."""
-
-    side: Side
-    number: int
-    start: int
-    stop: int | None
+Candidates that score higher, and that score the same.
+"""
 
 
 class Share(NamedTuple):
@@ -136,17 +130,6 @@ class Share(NamedTuple):
     first: float
     size: float
     total: int
-
-
-class Counted(NamedTuple):
-    """Counts of the edges of one side from `start` on, in the order of their queries: [2, C].
-
-    Candidates that score higher, and that score the same.
-    """
-
-    side: Side
-    start: int
-    counts: npt.NDArray[np.int32]
 
 
 def read_edges(graph: Graph, path: str, chosen: Sequence[tuple[Bucket, Numbers | None]]) -> Triples:
@@ -220,7 +203,8 @@ def count(
     edges, ranker, table = part.edges(), ranker_of(part), from_numpy(part.run.read_embeddings(key))
     queries = {side: part.queries(side, edges) for side, _, _ in ranges}
     num_queries = sum(stop - start for _, start, stop in ranges)
-    counted, num_done = [], 0
+    counted: list[Counted] = []
+    num_done = 0
     for side, start, stop in ranges:
         of_side, rows = queries[side], slice(start, stop)
         known_cells = cells_left_out(part, of_side, rows, slices)
@@ -235,7 +219,7 @@ def count(
 
         with cpu_threads(1):
             counting.add(*key, table, report)
-        counted.append(Counted(side, first, counting.counts().astype(np.int32)))
+        counted.append((side, first, counting.counts().astype(np.int32)))
         num_done += stop - start
     return counted
 
@@ -249,7 +233,7 @@ def rank_plainly(
     """
     edges = part.edges()
     queries = part.queries(side, edges)
-    slices = [CellSlice(side, number, 0, None) for number in numbers]
+    slices = [(side, number, 0, None) for number in numbers]
     cells = cells_left_out(part, queries, slice(0, len(queries)), slices)
     number_K, query_K = np.divmod(cells, len(queries))
     known = np.sort(query_K * part.graph.end + number_K)

@@ -19,7 +19,7 @@ from typing import Any
 from distributed import Client
 
 from graphmill import storage
-from graphmill.ask.entities import EntityTable, read_tables
+from graphmill.ask.entities import EntityTable, EntityTables, read_tables
 from graphmill.ask.evaluate import job as evaluation
 from graphmill.ask.export import faiss_index, fitting, loss, model
 from graphmill.ask.export.codecs import PRECISIONS
@@ -36,7 +36,7 @@ from graphmill.model.operators import operator_of
 from graphmill.run import fingerprints
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
-from graphmill.run.work import Work, make_result
+from graphmill.run.work import Made, Work, make_result
 from graphmill.storage import Checksums
 from graphmill.storage.checksums import of_bytes
 
@@ -171,9 +171,7 @@ def _made_from(trained: TrainedRun, options: ExportOptions) -> dict[str, Any]:
     }
 
 
-def _make(
-    trained: TrainedRun, options: ExportOptions, claim: Claim, work: Work
-) -> tuple[dict[str, Any], Checksums]:
+def _make(trained: TrainedRun, options: ExportOptions, claim: Claim, work: Work) -> Made:
     config = trained.config
     types = options.types or tuple(config.entities)
     tables = read_tables(trained, types, work.client)
@@ -256,7 +254,7 @@ def _sizes(
 def _loss(
     trained: TrainedRun,
     options: ExportOptions,
-    tables: Mapping[str, EntityTable],
+    tables: EntityTables,
     sources: Mapping[str, fitting.Source],
     work: Work,
     claim: Claim,

@@ -12,7 +12,7 @@ from typing import Any
 from distributed import Client
 
 from graphmill import storage
-from graphmill.ask.entities import EntityTable
+from graphmill.ask.entities import EntityTable, EntityTables
 from graphmill.ask.evaluate import job as evaluation
 from graphmill.ask.export.fitting import Source, rows_of_batch
 from graphmill.ask.run import TrainedRun
@@ -33,7 +33,7 @@ def obstacle(config: Config, folder: str) -> str:
 
 def measure(
     trained: TrainedRun,
-    tables: Mapping[str, EntityTable],
+    tables: EntityTables,
     sources: Mapping[str, Source],
     folder: str,
     client: Client,
@@ -59,7 +59,7 @@ def measure(
 
 def write_decoded(
     trained: TrainedRun,
-    tables: Mapping[str, EntityTable],
+    tables: EntityTables,
     sources: Mapping[str, Source],
     checkpoint_path: str,
     client: Client,

@@ -41,8 +41,7 @@ from graphmill.formats import remapped
 from graphmill.run import fingerprints
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
-from graphmill.run.work import Work, make_result
-from graphmill.storage import Checksums
+from graphmill.run.work import Made, Work, make_result
 
 RECORD = "_features.json"
 _SHOWN = 5
@@ -118,7 +117,7 @@ def run(
         "inputs": [*fingerprints.describe_inputs(uris), {"table": table.made_from}],
     }
 
-    def write(work: Work) -> tuple[dict[str, Any], Checksums]:
+    def write(work: Work) -> Made:
         joining = _joining(trained, request, table, work, fold_ids_in)
         counts, checksums = _write(joining, table, work)
         figures = asked | {"checkpoint_version": trained.version, "num_files": len(checksums)} | counts
@@ -183,7 +182,7 @@ def is_folded(uri: str) -> bool:
     return storage.exists(storage.join(uri, fold_in.RECORD))
 
 
-def _write(joining: Joining, table: TableToRead, work: Work) -> tuple[dict[str, Any], Checksums]:
+def _write(joining: Joining, table: TableToRead, work: Work) -> Made:
     pieces = list(table.pieces) or [()]
     files = [work.part_uri(number) for number in range(len(pieces))]
     tasks = {

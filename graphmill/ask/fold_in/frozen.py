@@ -22,7 +22,7 @@ from torch import Tensor
 
 from graphmill import storage
 from graphmill.ask.edges import Graph, Numbers, Piece, Triples
-from graphmill.ask.entities import EntityTable
+from graphmill.ask.entities import EntityTables
 from graphmill.ask.fold_in.settings import FoldInOptions
 from graphmill.ask.relation import Parameters, Relation, read_parameters, relation_of
 from graphmill.ask.run import TrainedRun
@@ -72,7 +72,7 @@ EdgeSample = Mapping[tuple[str, str], RelationEdges]
 """Edges by types of lhs and rhs."""
 
 
-def sample_edges(config: Config, tables: Mapping[str, EntityTable], num_relations: int) -> EdgeSample:
+def sample_edges(config: Config, tables: EntityTables, num_relations: int) -> EdgeSample:
     """Read the beginnings of a few buckets, evenly spaced; the sample is empty if the edges are gone."""
     num_lhs, num_rhs = (config.num_side_partitions(side) for side in Side)
     count = min(MOST_BUCKETS, num_lhs * num_rhs)
@@ -114,9 +114,7 @@ def thinned(sample: EdgeSample, count: int, seed: int) -> EdgeSample:
     return kept
 
 
-def _by_types(
-    graph: Graph, tables: Mapping[str, EntityTable], edges: Triples
-) -> dict[tuple[str, str], RelationEdges]:
+def _by_types(graph: Graph, tables: EntityTables, edges: Triples) -> dict[tuple[str, str], RelationEdges]:
     """Part edges by the types of their ends, and read the vectors of these."""
     types = list(zip(*map(graph.types, Side), strict=True))
     by_pair = {}
@@ -274,7 +272,7 @@ class FrozenModel:
         return weight_E
 
 
-def read_model(trained: TrainedRun, tables: Mapping[str, EntityTable], options: FoldInOptions) -> FrozenModel:
+def read_model(trained: TrainedRun, tables: EntityTables, options: FoldInOptions) -> FrozenModel:
     """Read the model, and the rows of its samples; `tables` are those of `solvable_types`."""
     config = trained.config
     parameters = read_parameters(trained, allow_non_finite=trained.allow_non_finite)

@@ -25,7 +25,7 @@ from graphmill.errors import ConfigError
 from graphmill.run import fingerprints
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_result_folder
-from graphmill.run.work import Work, make_result
+from graphmill.run.work import Made, Work, make_result
 from graphmill.storage import Checksums
 
 RECORD = "_fold_in.json"
@@ -87,7 +87,7 @@ def run(
     uris = [config.entity_path, config.checkpoint_path, *request.uris]
     made_from = {"fold_in": asked, "inputs": fingerprints.describe_inputs(uris)}
 
-    def write(work: Work) -> tuple[dict[str, Any], Checksums]:
+    def write(work: Work) -> Made:
         pieces = work.once("pieces", lambda: [dict(piece) for piece in read(work.uri(), client)])
         counts, checksums = _solve(trained, request, pieces, work)
         figures = asked | {"checkpoint_version": trained.version, "num_files": len(checksums)} | counts

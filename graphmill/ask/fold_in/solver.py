@@ -18,7 +18,7 @@ known end before all others of the sample, 0 if it finds half of them before it.
 Shapes: B ids of a tile, D dimension, E edges, K rows.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from graphmill.ask.entities import EntityTable, Numbers
+from graphmill.ask.entities import EntityTables, Numbers
 from graphmill.ask.fold_in.comparison import beaten_shares, chunks, loss_and_gradient
 from graphmill.ask.fold_in.frozen import FrozenModel
 from graphmill.ask.fold_in.new_edges import NewEdges, parted, side_of
@@ -290,7 +290,7 @@ def solve_group(
 
 def solutions(
     model: FrozenModel,
-    tables: Mapping[str, EntityTable],
+    tables: EntityTables,
     entity_type: str,
     edges: NewEdges,
     mentions: NewEdges,
@@ -323,9 +323,7 @@ def _blocks(id_E: Numbers, num_ids: int, most_edges: int) -> Iterator[tuple[int,
         start = stop
 
 
-def _with_vectors(
-    model: FrozenModel, tables: Mapping[str, EntityTable], edges: NewEdges, dimension: int
-) -> NewEdges:
+def _with_vectors(model: FrozenModel, tables: EntityTables, edges: NewEdges, dimension: int) -> NewEdges:
     """Add the vectors of the known ends."""
     keys, inverse = np.unique(edges.relation_E * 2 + edges.is_rhs_E, return_inverse=True)
     types = np.array([model.type_of(key // 2, side_of(key % 2).other) for key in keys.tolist()], object)

@@ -11,7 +11,6 @@
 A group holds the ids of a range of hashes. Shapes: E edges, K rows.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -21,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from graphmill import storage
-from graphmill.ask.entities import UNKNOWN, EntityTable, Numbers, are_of_type, find_ends
+from graphmill.ask.entities import UNKNOWN, EntityTables, Numbers, are_of_type, find_ends
 from graphmill.config import Config
 from graphmill.errors import FormatError
 from graphmill.formats.murmur import hash_strings, mix, scale
@@ -55,7 +54,7 @@ class Sorting:
     """
 
     config: Config
-    tables: Mapping[str, EntityTable]
+    tables: EntityTables
     num_groups: int
     seed: int
     max_edges: int

@@ -25,7 +25,7 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
-from graphmill.ask.entities import UNKNOWN, EntityTable, Numbers, find_ends, read_tables
+from graphmill.ask.entities import UNKNOWN, EntityTable, EntityTables, Numbers, find_ends, read_tables
 from graphmill.ask.predict import approximate, lists, search
 from graphmill.ask.predict.answers import NUMBERED, IdChunk, write_answers
 from graphmill.ask.predict.make_lists import check_faiss
@@ -41,7 +41,7 @@ from graphmill.errors import ConfigError, FormatError
 from graphmill.run import fingerprints
 from graphmill.run.lock import NO_CLAIM, Claim
 from graphmill.run.output_checks import check_folder, check_result_folder
-from graphmill.run.work import Work, make_result
+from graphmill.run.work import Made, Work, make_result
 from graphmill.storage import Checksums
 from graphmill.vocab import Side
 
@@ -122,7 +122,7 @@ def run(
         layout |= {"itself_left_out": asked.is_itself_left_out}
         make = partial(_answer_ids, trained, question, asked)
 
-    def write(work: Work) -> tuple[dict[str, Any], Checksums]:
+    def write(work: Work) -> Made:
         figures, checksums = make(work)
         head = {"checkpoint_version": trained.version, "num_files": len(checksums)}
         return question.described() | head | figures, checksums
@@ -146,9 +146,7 @@ def _formula(relation: Relation) -> dict[str, Any]:
     return {"relation": relation.name} | {name: getattr(relation, name) for name in names}
 
 
-def _answer_ids(
-    trained: TrainedRun, question: PredictOptions, asked: search.Asked, work: Work
-) -> tuple[dict[str, Any], Checksums]:
+def _answer_ids(trained: TrainedRun, question: PredictOptions, asked: search.Asked, work: Work) -> Made:
     """Write the best candidates of all ids; return figures and checksums. Files of a killed command stay."""
     config = trained.config
     relation, queries, candidates = asked.relation, asked.queries, asked.candidates
@@ -275,9 +273,7 @@ def _check_one_names_relations(uri: str, relation: str | None) -> None:
     raise ConfigError(f"--relation: cannot be used with --pairs {uri}, whose column `relation` names them")
 
 
-def _score_pairs(
-    trained: TrainedRun, question: PredictOptions, tables: dict[str, EntityTable], work: Work
-) -> tuple[dict[str, Any], Checksums]:
+def _score_pairs(trained: TrainedRun, question: PredictOptions, tables: EntityTables, work: Work) -> Made:
     """Write the scores of all pairs; return figures and checksums."""
     given_uri = question.pairs or ""
     names = trained.relation_names
@@ -316,7 +312,7 @@ def _checked(pairs: pa.Table, names: list[str], uri: str) -> pa.Table:
 
 def write_scores(
     trained: TrainedRun,
-    tables: Mapping[str, EntityTable],
+    tables: EntityTables,
     side: Side,
     relation_name: str,
     piece_uri: str,
@@ -347,9 +343,7 @@ def write_scores(
     return {"num_pairs": len(pairs), "num_without_score": int((~is_known_E).sum())}, checksums
 
 
-def _scores(
-    tables: Mapping[str, EntityTable], side: Side, relation: Relation, ends: Mapping[Side, Numbers]
-) -> Floats:
+def _scores(tables: EntityTables, side: Side, relation: Relation, ends: Mapping[Side, Numbers]) -> Floats:
     """Score pairs of one relation, by the numbers of their ends: [E]."""
     makes = {side.other: partial(relation.queries, side), side: partial(relation.candidates, side)}
     vectors = {}

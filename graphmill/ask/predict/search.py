@@ -8,14 +8,13 @@ Shapes: U distinct entities that are asked about, N candidates (of a tile), D di
 out, L lists, P queries of a tile, M known edges.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
 
 from graphmill.ask.edges import Graph, Numbers, edges_of, known_paths, loopless, pieces_of
-from graphmill.ask.entities import EntityTable
+from graphmill.ask.entities import EntityTable, EntityTables
 from graphmill.ask.predict.lists import Lists
 from graphmill.ask.predict.settings import PredictOptions
 from graphmill.ask.relation import Relation, number_of, read_parameters, relation_of
@@ -256,7 +255,7 @@ def nearest_lists(asked: Asked, lists: Lists, query_UD: Floats) -> Numbers:
     return list_UP
 
 
-def asked_of(trained: TrainedRun, question: PredictOptions, tables: Mapping[str, EntityTable]) -> Asked:
+def asked_of(trained: TrainedRun, question: PredictOptions, tables: EntityTables) -> Asked:
     """Make of a question what every task gets."""
     config = trained.config
     relation, side = relation_asked(trained, question), question.side
