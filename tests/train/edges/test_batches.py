@@ -519,9 +519,8 @@ def drawn(config, edges, num_rows):
     counts = {side: torch.zeros(num_rows) for side in Side}
     generator = torch.Generator().manual_seed(0)
     for batch in batches.cut_for_training(config, edges, generator, rows):
-        for block in Sampling.of_training(config).blocks(
-            batch, dict.fromkeys(Side, num_rows), False, generator
-        ):
+        tables = dict.fromkeys(Side, range(num_rows))
+        for block in Sampling.of_training(config).blocks(batch, tables, generator):
             for side in Side:
                 found = block.rows[side][:, block.num_positives :].flatten()
                 counts[side] += torch.bincount(found, minlength=num_rows)

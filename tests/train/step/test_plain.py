@@ -110,10 +110,8 @@ class Scene:
         return Oracle(self.config, embeddings, values, global_embs)
 
     def blocks(self, seed=5):
-        num_rows = {side: len(table) for side, table in self.side_tables.items()}
         generator = torch.Generator().manual_seed(seed)
-        all_negs = self.config.relations[self.relation].all_negs
-        return list(Sampling.of_training(self.config).blocks(self.batch, num_rows, all_negs, generator))
+        return list(Sampling.of_training(self.config).blocks(self.batch, self.side_tables, generator))
 
     def step(self, seed=5):
         """Take a step on the batch; its figures."""
