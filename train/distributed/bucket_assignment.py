@@ -13,7 +13,7 @@ Source: PyTorch-BigGraph's lock server (arXiv:1903.12287, section 4.2).
 """
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -151,12 +151,7 @@ class Tournament:
         self.order: Sequence[Bucket] = [bucket for of_round in rounds for bucket in of_round]
         self._rounds = [list(of_round) for of_round in rounds if of_round]
         self._places = {bucket: place for of_round in rounds for place, bucket in enumerate(of_round)}
-        ends = [0, *accumulate(map(len, self._rounds))]
-        self._parts = {
-            bucket: (before / ends[-1], after / ends[-1])
-            for of_round, (before, after) in zip(self._rounds, pairwise(ends), strict=True)
-            for bucket in of_round
-        }
+        self._ends = [0, *accumulate(map(len, self._rounds))]  # of rounds that are left, and of one before
         self._taken: set[Bucket] = set()
 
     def next_bucket(self, held: Held, likely: Bucket | None = None) -> Bucket | None:
@@ -184,6 +179,7 @@ class Tournament:
         if self._rounds[0]:
             return False
         self._rounds.pop(0)
+        self._ends.pop(0)
         return True
 
     def give_back(self, bucket: Bucket) -> None:
@@ -192,7 +188,7 @@ class Tournament:
 
     def part(self, bucket: Bucket, num_workers: int) -> tuple[float, float]:
         """Shares of all buckets that are in rounds before that of a bucket, and in rounds up to it."""
-        return self._parts[bucket]
+        return self._ends[0] / self._ends[-1], self._ends[1] / self._ends[-1]
 
     @property
     def publish_group(self) -> Sequence[Bucket]:

@@ -184,9 +184,9 @@ class ShardServer:
             shard.is_leaving = False
             return
         shard = _Shard(place[0], {}, 0 if is_first else 1)
-        for name, num_rows in self.copy.names().items():
-            first, last = equal_part(num_rows, *place)
-            values, sums = self.copy.part_of(name, first, last, is_shard=source is None)
+        for name, rows in self.copy.parts.items():
+            first, last = equal_part(len(rows), *place)
+            values, sums = rows.part(first, last, is_shard=source is None)
             shard.parts[name] = _Part(first, values, sums, np.full(last - first, shard.revision, np.int64))
         if source is not None:
             _copy_shard(source, shard)

@@ -219,10 +219,6 @@ class SharedState:
         moved, self._num_bytes = self._num_bytes, 0
         return {"shared_bytes": moved}
 
-    def names(self) -> Mapping[Name, int]:
-        """The number of rows of every name."""
-        return {name: len(part) for name, part in self.parts.items()}
-
     def num_bytes(self) -> int:
         """Size of the state."""
         return sum(len(part) * part.row_bytes for part in self.parts.values())
@@ -230,10 +226,6 @@ class SharedState:
     def knows(self, origin: int) -> int:
         """The last revision that it has pulled of the shard with this origin."""
         return self._since[origin, False]
-
-    def part_of(self, name: Name, first: int, last: int, *, is_shard: bool) -> tuple[Array, Array]:
-        """Values and sums of the rows first..last, which become a shard if `is_shard`."""
-        return self.parts[name].part(first, last, is_shard=is_shard)
 
     def _parts(self, *, steps_have_copies: bool) -> dict[Name, SharedRows]:
         frozen = Frozen.of(self.context.config).types

@@ -106,20 +106,18 @@ class RunContext:
             self.num_dynamic,
             relation_init=config.train.relation_init,
             seed=seeds.derived(config.seed, "relations"),
-        )
+        ).to(self.device)
         lr = config.lr if config.relation_lr is None else config.relation_lr
+        adagrad = Adagrad(model.parameters, lr, Frozen.of(config).keys(model.parameters))
         if self.warm_start:
-            return model.to(self.device), self.warm_start.load_model(model, lr)
-        optimizer_state = None
-        if self.version:
+            self.warm_start.load_model(model, adagrad)
+        elif self.version:
             uri = pbg.model_uri(config.checkpoint_path, self.version)
             state, optimizer_state, ended = pbg.read_model(config.checkpoint_path, self.version)
             model.load_state(state, uri)
             self.schedule.check_resumed(ended, self.version)
-        frozen = Frozen.of(config).keys(model.parameters)
-        adagrad = Adagrad(model.to(self.device).parameters, lr, frozen)
-        if optimizer_state:
-            adagrad.load_state_dict(optimizer_state, model.parameters, uri)
+            if optimizer_state:
+                adagrad.load_state_dict(optimizer_state, model.parameters, uri)
         return model, adagrad
 
     def write_model(self, states: ModelStates, version: int, path: str | None = None) -> None:

@@ -28,7 +28,6 @@ from graphmill.model.parameters import in_order, operator_key, parse_global_key,
 from graphmill.run.fingerprints import content_of
 from graphmill.run.trained_with import entities_of
 from graphmill.vocab import Partition
-from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
 from train.tables.given_rows import EarlierRows, Numbers
 
@@ -74,8 +73,8 @@ class WarmStart:
             log.info("training: %s has no embeddings of %r: they are drawn", self.path, entity_type)
         return entity_type in self._types
 
-    def load_model(self, model: Model, lr: float) -> Adagrad:
-        """Load the checkpoint's parameters into `model`, by name; return their optimizer."""
+    def load_model(self, model: Model, adagrad: Adagrad) -> None:
+        """Load the checkpoint's parameters into `model`, by name, and the state of their optimizer."""
         uri = pbg.model_uri(self.path, self.version)
         state, optimizer_state, _ = pbg.read_model(self.path, self.version)
         now, grown = self.config.dynamic_relations, model.num_relations is not None
@@ -88,13 +87,11 @@ class WarmStart:
             self._check_relations(state, model.num_relations)
         current = self._current_keys(state)
         model.load_state({current[key]: state[key] for key in state if key in current}, uri, grown=grown)
-        adagrad = Adagrad(model.parameters, lr, Frozen.of(self.config).keys(model.parameters))
         if optimizer_state and optimizer_state.get("state"):
             # the optimizer numbers the parameters: both sides' operators, then global embeddings
             types = list(self.former.get("entities", self.config.entities))
             former_keys = in_order(state, types, self.former)
             adagrad.load_state_dict(optimizer_state, map(current.get, former_keys), uri, grown=grown)
-        return adagrad
 
     def _current_keys(self, state: Mapping[str, Tensor]) -> dict[str, str]:
         """The current key of each saved parameter, without those of removed relations and types."""
