@@ -37,8 +37,8 @@ class Table:
     def __len__(self) -> int:
         return len(self.embeddings_ND)
 
-    def rows(self, rows: slice | Tensor) -> Self:
-        """Some rows of the table: a slice in its memory, or copies of the rows with these numbers."""
+    def rows(self, rows: slice) -> Self:
+        """Some rows of the table, in its memory."""
         return type(self)(self.embeddings_ND[rows], self.sums[rows])
 
     def copied(self, device: torch.device | None = None) -> Self:
@@ -46,7 +46,7 @@ class Table:
         device = device or self.sums.device
         return type(self)(self.embeddings_ND.to(device, copy=True), self.sums.to(device, copy=True))
 
-    def fill(self, rows: slice | Tensor, other: "Table") -> None:
+    def fill(self, rows: slice, other: "Table") -> None:
         """Copy all rows of another table to some rows of this one."""
         self.embeddings_ND[rows] = other.embeddings_ND
         self.sums[rows] = other.sums
