@@ -345,9 +345,7 @@ def test_a_deletion_that_was_killed_is_finished_by_the_next_run(
     assert list(tmp_path.rglob("run.json")) == [tmp_path / new / "run.json"]
 
 
-@given(
-    st.dates(date(1990, 1, 1), date(2100, 1, 1)), st.sampled_from([None, "%Y%m%d", "%Y.%m.%d", "%d-%m-%Y"])
-)
+@given(st.dates(date(1990, 1, 1)), st.sampled_from([None, "%Y%m%d", "%Y.%m.%d", "%d-%m-%Y"]))
 def test_a_folder_s_name_gives_its_date_back(day: date, form: str | None) -> None:
     place = "{date}" if form is None else f"{{date:{form}}}"
     assert dates._parsed(dates._filled(place, day, None), form or "%Y-%m-%d") == day
