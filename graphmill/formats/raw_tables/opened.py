@@ -136,6 +136,8 @@ def refuse_binary(uri: str, content: bytes) -> None:
         raise RawTableError(
             f"{uri}: expected text, found compressed bytes; give the file a name that ends with {suffix}"
         )
+    if content.startswith(b"PK\3\4"):
+        raise RawTableError(f"{uri}: expected text, found a zip file, as .xlsx is; save the table as CSV")
 
 
 def suffixes_of(uri: str) -> tuple[str, str]:

@@ -99,6 +99,11 @@ def test_text_is_cut_where_any_byte_tells_a_line_end(tmp_path, settings, compres
     assert len(found) > 9 if is_cut else len(found) == 1
 
 
+def test_a_workbook_is_no_text(tmp_path: Path) -> None:
+    with pytest.raises(RawTableError, match=r"edges\.xlsx: expected text, found a zip file, as \.xlsx is"):
+        read(tmp_path / "edges.xlsx", b"PK\3\4" + bytes(99), format="csv")
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-le", "utf-16-be"])
 def test_another_encoding_is_named(tmp_path: Path, encoding: str) -> None:
     message = rf"first bytes of {encoding}; set the table's encoding: {encoding}$"
