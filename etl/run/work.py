@@ -278,10 +278,9 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
         with closing(work):
             yield work
             work.wait()
-        shared = shared_uris(config)
         keep_trained_ids(config, work.folders.entities)
         for output, folder in work.outputs.items():  # the ids first: without theirs, no checkpoint is asked
-            (put if output in shared else storage.replace_directory)(folder, output)
+            (put if output in shared_uris(config) else storage.replace_directory)(folder, output)
     storage.delete(uri)
 
 

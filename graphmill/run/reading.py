@@ -168,9 +168,8 @@ def verdict(entry: Entry, before: Entry) -> Verdict:
     elif mrr <= popular:
         text = f"Bad: with an MRR of {number(mrr)}, the most popular candidates ({number(popular)}) do better"
     elif near and own and own < near + margin:
-        theirs = f"{number(near)} ± {number(margin, 2)}"
-        said = f"the MRR of {number(own)} is about theirs ({theirs}), without training"
-        level, text = "warning", f"Fair: on the edges that neighbors rank, {said}"
+        said = f"the MRR of {number(own)} is about theirs ({number(near)} ± {number(margin, 2)})"
+        level, text = "warning", f"Fair: on the edges that neighbors rank, {said}, without training"
     elif not ahead and mrr < CLEARLY * popular:
         level, said = "warning", f"is little more than that of the most popular ({number(popular)})"
         text = f"Fair: the MRR of {number(mrr)} {said}"

@@ -244,10 +244,9 @@ def recorded_stage(name: str, config: Config) -> dict[str, Any]:
 
 
 def _finished_s(entry: Mapping[str, Any]) -> float | None:
-    try:
+    with suppress(KeyError, TypeError, ValueError):  # run.json of another release, or changed by hand
         return datetime.fromisoformat(entry["finished"]).timestamp()
-    except (KeyError, TypeError, ValueError):  # run.json of another release, or changed by hand
-        return None
+    return None
 
 
 def _compared(fingerprint: Mapping[str, Any]) -> str:

@@ -136,10 +136,9 @@ def cut_groups(
 
 
 def cut_lines(
-    uri: str, table: FilesConfig, sample: bytes, head_bytes: int, chunk_rows: int, *, cuttable: bool
+    uri: str, table: FilesConfig, line_bytes: float, head_bytes: int, chunk_rows: int, *, cuttable: bool
 ) -> list[tuple[int, int, Cut]]:
-    """Cut a file of lines whose rows begin at byte `head_bytes`; `sample` is the first of them."""
-    line_bytes = len(sample) / max(sample.count(b"\n"), 1)
+    """Cut a file of lines of about that many bytes, whose rows begin at byte `head_bytes`."""
     num_bytes = DataFile(uri).num_bytes()
     if suffixes_of(uri)[1]:
         return [(0, int(num_bytes * _TYPICAL_COMPRESSION / line_bytes), None)]

@@ -39,11 +39,12 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
         names = _names(uri, first, syntax, table)
         if rows.are_over(len(head)):
             return Head(names, [])
+        line_bytes = (stream.raw_bytes(rows.text) - head_bytes) / max(rows.text.count(b"\n", len(head)), 1)
     by_number = numbered(len(names))
     is_cuttable = not syntax.has_quotes and head[-1:] in (b"", b"\n")
     return Head(
         names if table.header else by_number,
-        cut_lines(uri, table, rows.text[len(head) :], head_bytes, chunk_rows, cuttable=is_cuttable),
+        cut_lines(uri, table, line_bytes, head_bytes, chunk_rows, cuttable=is_cuttable),
         reader_names=by_number,
         head_bytes=len(head),
     )

@@ -372,8 +372,9 @@ def test_the_encoding_is_found(tmp_path: Path, rng: Generator, encoding: str) ->
     rows = [(a, f"ä{b}") for a, b in pairs(rng)]
     path = tmp_path / "links.csv"
     path.write_text("source,target\n" + "".join(f"{a},{b}\n" for a, b in rows), encoding=encoding)
-    _, told = check(path, [(a, "links", b) for a, b in rows])
+    text, told = check(path, [(a, "links", b) for a, b in rows])
     assert ("not sure of encoding" in told) == (encoding == "cp1252")
+    assert estimate(settings_of(text)).rows[f"table {path}"].startswith("about 300 rows")
 
 
 def test_named_columns_beside_a_table_of_entities(tmp_path: Path, rng: Generator) -> None:
