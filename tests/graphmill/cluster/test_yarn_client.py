@@ -148,10 +148,8 @@ def test_an_archive_for_which_this_machine_has_no_room(hdfs_uri: str, tmp_path: 
     archive = f"{hdfs_uri}/env.tar.gz"
     with storage.atomic_output(archive) as stream:
         stream.write(bytes(100_000))
-    with (
-        full_disk(50_000),
-        pytest.raises(DiskFullError, match=r"env\.tar\.gz: cannot copy: .*File too large"),
-    ):
+    refused = pytest.raises(DiskFullError, match=r"env\.tar\.gz: cannot copy: .*File too large")
+    with full_disk(50_000), refused:
         container.localized_files(ClusterConfig(archive=archive), tmp_path, None)
 
 

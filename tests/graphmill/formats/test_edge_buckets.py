@@ -143,10 +143,8 @@ def test_writer_refuses(tmp_path: Path) -> None:
         (lists, {Side.RHS: 3, Side.LHS: 3}, "rhs features were announced"),
     ):
         refused, num = pytest.raises(FormatError, match=message), 3 if edges is lists else 10
-        with (
-            refused,
-            edge_buckets.new_bucket(str(tmp_path), BUCKET, num, num_features=num_features) as writer,
-        ):
+        bucket = edge_buckets.new_bucket(str(tmp_path), BUCKET, num, num_features=num_features)
+        with refused, bucket as writer:
             writer.append(edges)
         assert list(tmp_path.iterdir()) == []
 

@@ -99,26 +99,19 @@ def test_like_a_left_join(tmp_path, world, features, table, caplog):
     assert written() == before
 
 
-def write(kind: str, table: pa.Table, folder: Path) -> Path:
-    folder.mkdir()
-    table = table.select(["order", "customer"])
-    for number, part in enumerate((table[:90], table[90:])):
-        path = folder / f"t{number}.{kind}"
-        match kind:
-            case "orc":
-                paorc.write_table(part, str(path))
-            case "csv":
-                pacsv.write_csv(part, path)
-            case _:
-                rows = [{k: each for k, each in row.items() if each is not None} for row in part.to_pylist()]
-                path.write_text("\n".join(map(json.dumps, rows)) + "\n")
-    return folder
+def write_json(table: pa.Table, path: str) -> None:
+    rows = [{key: each for key, each in row.items() if each is not None} for row in table.to_pylist()]
+    Path(path).write_text("\n".join(map(json.dumps, rows)) + "\n")
 
 
-@pytest.mark.parametrize("kind", ["orc", "csv", "json"])
-def test_forms_of_tables(tmp_path: Path, world: World, features: Command, table: pa.Table, kind: str) -> None:
-    given = write(kind, table, tmp_path / "orders")
-    assert features(given, "--column", "customer", "--type", "user") == 0
+@pytest.mark.parametrize(
+    ("kind", "write"), [("orc", paorc.write_table), ("csv", pacsv.write_csv), ("json", write_json)]
+)
+def test_forms_of_tables(tmp_path, world, features, table, kind, write):
+    (tmp_path / "orders").mkdir()
+    for number, rows in enumerate((slice(90), slice(90, None))):
+        write(table.select(["order", "customer"])[rows], str(tmp_path / f"orders/t{number}.{kind}"))
+    assert features(tmp_path / "orders", "--column", "customer", "--type", "user") == 0
     found = read(tmp_path / "out")
     assert [int(each) for each in found["order"].to_pylist()] == table["order"].to_pylist()
     assert found["vector"].to_pylist() == expected(world, table["customer"].to_pylist())
