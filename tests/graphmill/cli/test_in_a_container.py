@@ -23,10 +23,7 @@ GRAPH = smallest.GRAPH | {
 
 @pytest.fixture
 def deployed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Mock:
-    """Is called with the words, files and settings of the command that would run in a container.
-
-    Tests of real containers are in tests/hadoop/test_yarn.py.
-    """
+    """Takes a container's words, files and settings; tests/hadoop/test_yarn.py has real containers."""
     monkeypatch.chdir(tmp_path)
     for variable in ("GRAPHMILL_MASTER", "GRAPHMILL_CONF"):
         monkeypatch.setenv(variable, "")  # dask-submit sets them, and they are restored
