@@ -66,6 +66,9 @@ class Counter:
     def __init__(
         self, product_PN: Tensor, row_C: Tensor, own_column_C: Tensor, low_C: Tensor, high_C: Tensor
     ) -> None:
+        compiled = library()
+        assert compiled is not None  # the caller has looked
+        self._library = compiled
         low_C, high_C = (limit.flatten().float().contiguous() for limit in (low_C, high_C))
         rows = row_C.contiguous(), own_column_C.contiguous()
         self._held = product_PN, *rows, low_C, high_C  # the addresses below are theirs
@@ -77,7 +80,7 @@ class Counter:
     def count(self) -> tuple[Tensor, Tensor]:
         """Numbers above an edge's upper limit, and numbers from its lower to its upper limit: [C] each."""
         above_C, between_C = (torch.empty_like(self._held[1]) for _ in range(2))
-        _loaded().graphmill_count(*self._arguments, above_C.data_ptr(), between_C.data_ptr())
+        self._library.graphmill_count(*self._arguments, above_C.data_ptr(), between_C.data_ptr())
         return above_C, between_C
 
     def pairs(
@@ -93,7 +96,7 @@ class Counter:
             held = [factor.contiguous() for factor in factors]
             query, candidate, low, high = (tensor.data_ptr() for tensor in held)
             structure = _Factors(query, candidate, held[0].shape[1], low, high)
-        num_pairs = _loaded().graphmill_list(
+        num_pairs = self._library.graphmill_list(
             *self._arguments,
             between_C.data_ptr(),
             ctypes.byref(structure),
@@ -102,9 +105,3 @@ class Counter:
             column_T.data_ptr(),
         )
         yield edge_T[:num_pairs], column_T[:num_pairs]
-
-
-def _loaded() -> native.Library:
-    loaded = library()
-    assert loaded is not None
-    return loaded

@@ -104,7 +104,7 @@ def _solve(
     tables = read_tables(trained, solvable_types(config), work.client)
     num_rows = sum(piece["num_rows"] for piece in pieces)
     num_groups = max(1, -(-num_rows // GROUP_ROWS))
-    sorting = Sorting(config, tables, num_groups, config.seed, request.options.max_edges)
+    sorting = Sorting(config, tables, num_groups, request.options.max_edges)
     uris = [work.uri(f"sorted-{number:06d}.arrow") for number in range(len(pieces))]
     tasks = {
         storage.name(uri): (sorting, piece["uri"], piece["type"], uri)

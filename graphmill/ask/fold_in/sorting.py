@@ -48,15 +48,13 @@ class Sorting:
 
     Attributes:
         tables: known entities by type.
-        num_groups: of each type.
-        seed: of the hash that places ids in groups.
+        num_groups: of each type, in which the configuration's seed and a hash place ids.
         max_edges: edges of an id that count.
     """
 
     config: Config
     tables: EntityTables
     num_groups: int
-    seed: int
     max_edges: int
 
 
@@ -143,7 +141,7 @@ def _rows(
 def _grouped(rows: pa.Table, sorting: Sorting) -> list[pa.RecordBatch]:
     """Cut rows into groups by the hash of the id; there are batches of empty groups too."""
     ids = rows["id"].combine_chunks()
-    group_K = scale(hash_strings(ids, sorting.seed), sorting.num_groups)
+    group_K = scale(hash_strings(ids, sorting.config.seed), sorting.num_groups)
     ordered = rows.take(pa.array(np.argsort(group_K, kind="stable"))).combine_chunks()
     bounds = np.searchsorted(np.sort(group_K), np.arange(sorting.num_groups + 1)).tolist()
     return [

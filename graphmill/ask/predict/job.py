@@ -175,7 +175,12 @@ def _answer_ids(trained: TrainedRun, question: PredictOptions, asked: search.Ask
     }
     asked, chunks, how = approximate.prepare(question, asked, chunks, work, made_from)
     started_s = time.monotonic()
-    checksums, sums = _write(asked, chunks, work)
+    arguments = {
+        f"part-{number:05d}": (asked, chunk, work.part_uri(number)) for number, chunk in enumerate(chunks)
+    }
+    written = work.run_tasks(write_answers, arguments, description="predicting", unit="files")
+    sums = {key: sum(part[key] for part in written) for key in ("num_answers", "num_known_left_out")}
+    checksums = {work.part_uri(number): part["checksum"] for number, part in enumerate(written)}
     log.info("predict: %d answers in %.1f s", sums["num_answers"], time.monotonic() - started_s)
     if question.cosine:
         del sums["num_known_left_out"]
@@ -186,17 +191,6 @@ def _answer_ids(trained: TrainedRun, question: PredictOptions, asked: search.Ask
         "itself_left_out": asked.is_itself_left_out,
     }
     return kinds | counts | {"num_candidates": candidates.num_entities} | sums | how, checksums
-
-
-def _write(asked: search.Asked, chunks: list[IdChunk], work: Work) -> tuple[Checksums, dict[str, int]]:
-    """Write the answers of all chunks that have none yet; return checksums and sums."""
-    arguments = {
-        f"part-{number:05d}": (asked, chunk, work.part_uri(number)) for number, chunk in enumerate(chunks)
-    }
-    written = work.run_tasks(write_answers, arguments, description="predicting", unit="files")
-    checksums = {work.part_uri(number): part["checksum"] for number, part in enumerate(written)}
-    keys = ("num_answers", "num_known_left_out")
-    return checksums, {key: sum(part[key] for part in written) for key in keys}
 
 
 def _find(asked: search.Asked, ids_uri: str, work: Work) -> tuple[list[IdChunk], dict[str, Any]]:

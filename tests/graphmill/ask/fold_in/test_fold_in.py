@@ -222,7 +222,7 @@ def test_a_piece_keeps_the_edges_that_count(tmp_path: Path, world: World) -> Non
     pq.write_table(pa.table(piece), tmp_path / "piece.parquet")
     rows = []
     for most in (30, 7):
-        sorting = Sorting(world.config, tables_of(world.config)[1], 1, 0, most)
+        sorting = Sorting(world.config, tables_of(world.config)[1], 1, most)
         counts = sort_piece(sorting, str(tmp_path / "piece.parquet"), None, str(tmp_path / "sorted.arrow"))
         assert counts["num_usable"] == 30
         batch = read_batch(sorting, str(tmp_path / "sorted.arrow"), "user", 0)
