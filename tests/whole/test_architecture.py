@@ -88,8 +88,8 @@ LINES = {
     "etl": 10_155,
     "train": 13_997,
     "remap": 1_745,
-    "graphmill/ask": 10_396,
-    "graphmill": 39_632,
+    "graphmill/ask": 10_385,
+    "graphmill": 39_621,
     "bench": 2_996,
 }
 
