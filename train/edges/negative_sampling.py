@@ -236,10 +236,10 @@ def _draw(
     """Draw random rows: uniformly, or in proportion to their part of the running sums, times their weight."""
     if not num_rows or (popularity_N is None and own.weight == 1):
         return torch.randint(num_rows, shape, generator=generator)
-    bounds = torch.tensor([own.start, own.stop, num_rows])
+    bounds = own.start, own.stop, num_rows
+    start, stop, total = map(float, bounds)
     if popularity_N is not None:
-        bounds = torch.cat([popularity_N.new_zeros(1), popularity_N])[bounds]
-    start, stop, total = bounds.tolist()
+        start, stop, total = (float(popularity_N[row - 1]) if row else 0.0 for row in bounds)
     rare = (1 - own.weight) * (stop - start)  # what own rows lack
     at = torch.rand(shape, generator=generator, dtype=torch.float64) * (total - rare)
     at += ((at - start) * (1 / own.weight - 1)).clamp_(0, rare)

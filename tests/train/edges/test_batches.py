@@ -27,6 +27,7 @@ from train.edges.batches import EdgeTensors
 from train.edges.candidates import CandidateSampler, exact
 from train.edges.negative_sampling import Sampling, popularity
 from train.edges.one_vs_all import QueryBatch, QueryGroup
+from train.edges.own_rows import NO_BLOCKS, BlockRows
 from train.edges.visits import elimination_order, ordered_buckets
 from train.run.bucket import lr_scale, share_done, share_of_negatives
 from train.step.queries import QueryStep
@@ -513,12 +514,12 @@ def test_rows_without_any_mass_are_drawn_alike():
     assert drawn.log_weight_C.exp().sum() == pytest.approx(8, rel=0.3)
 
 
-def drawn(config, edges, num_rows):
+def drawn(config, edges, num_rows, blocks=NO_BLOCKS):
     """Count the draws of each row on each side."""
     rows = {side: [num_rows] for side in Side}
     counts = {side: torch.zeros(num_rows) for side in Side}
     generator = torch.Generator().manual_seed(0)
-    for batch in batches.cut_for_training(config, edges, generator, rows):
+    for batch in batches.cut_for_training(config, edges, generator, rows, blocks=blocks):
         tables = dict.fromkeys(Side, range(num_rows))
         for block in Sampling.of_training(config).blocks(batch, tables, generator):
             for side in Side:
@@ -527,18 +528,25 @@ def drawn(config, edges, num_rows):
     return counts
 
 
+@pytest.mark.parametrize("own_weight", [1.0, 0.25])
 @pytest.mark.parametrize("power", [0.0, 0.5])
-def test_negatives_are_drawn_as_often_as_edges_ask(power):
+def test_negatives_are_drawn_as_often_as_edges_ask(power, own_weight):
+    """Those of an entity's own block, rows 0 and 1 or rows 2 to 4, by their weight."""
     config = make_config("unused", batch_size=100, num_batch_negs=1, num_uniform_negs=200,
                          train={"negative_power": power, "chunk_edges": 1})  # fmt: skip
     lhs = torch.tensor([0] * 99 + [1] * 24 + [2] * 3)
     rhs = torch.tensor([3] * 63 + [4] * 63)
     edges = EdgeTensors(lhs, torch.zeros_like(lhs), rhs, torch.ones(len(lhs)))
-    counts = drawn(config, edges, 5)
-    for side, degrees in ((Side.LHS, [99, 24, 3, 0, 0]), (Side.RHS, [0, 0, 0, 63, 63])):
-        expected = (1 + torch.tensor(degrees)) ** power
+    counts = drawn(config, edges, 5, BlockRows(own_weight, {config.relations[0].lhs: (2, 5)}))
+    weight_25 = torch.tensor(
+        [[own_weight] * 2 + [1.0] * 3, [1.0] * 2 + [own_weight] * 3]
+    )  # by the block that asks
+    degrees = {Side.LHS: [99, 24, 3, 0, 0], Side.RHS: [0, 0, 0, 63, 63]}
+    for side, asking in ((Side.LHS, rhs), (Side.RHS, lhs)):
+        expected_25 = weight_25 * (1 + torch.tensor(degrees[side])) ** power
+        share_25 = expected_25 / expected_25.sum(1, keepdim=True)
         share = counts[side] / counts[side].sum()
-        torch.testing.assert_close(share, (expected / expected.sum()).float(), atol=0.01, rtol=0.05)
+        torch.testing.assert_close(share, share_25[(asking >= 2).long()].mean(0), atol=0.01, rtol=0.05)
 
 
 def test_running_sums_of_popularity():
