@@ -1,4 +1,4 @@
-"""How much a wrong answer counts in a visit of two of B blocks of partitions (train/edges/visits.py).
+"""Weights of wrong answers in a visit of two of B blocks of partitions (train/edges/visits.py).
 
 Rows of two blocks meet in one visit of a pass, and all edges among them are there. Rows of one block meet in
 all its B - 1 visits, and each of these has a part of the edges among them. If all wrong answers counted

@@ -531,7 +531,7 @@ def drawn(config, edges, num_rows, blocks=NO_BLOCKS):
 @pytest.mark.parametrize("own_weight", [1.0, 0.25])
 @pytest.mark.parametrize("power", [0.0, 0.5])
 def test_negatives_are_drawn_as_often_as_edges_ask(power, own_weight):
-    """Those of an entity's own block, rows 0 and 1 or rows 2 to 4, by their weight."""
+    """Rows of an entity's own block, 0 and 1 or 2 to 4, come by their weight."""
     config = make_config("unused", batch_size=100, num_batch_negs=1, num_uniform_negs=200,
                          train={"negative_power": power, "chunk_edges": 1})  # fmt: skip
     lhs = torch.tensor([0] * 99 + [1] * 24 + [2] * 3)
