@@ -271,7 +271,7 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
     The work depends on `made_from`: settings and inputs as JSON types. The claim is checked before the work
     is removed: another run may have taken over the outputs.
     """
-    uri, outputs = _work_uri(config), output_uris(config)
+    uri, outputs, shared = _work_uri(config), output_uris(config), shared_uris(config)
     made_from = made_from | {"version": __version__}
     work = _unfinished(client, uri, config, made_from) or _started(client, uri, config, made_from)
     with kept_unless_wrong("etl", uri, lambda: _remove(uri, outputs), claim):
@@ -280,7 +280,7 @@ def kept_work(client: Client, config: Config, made_from: dict[str, Any], claim: 
             work.wait()
         keep_trained_ids(config, work.folders.entities)
         for output, folder in work.outputs.items():  # the ids first: without theirs, no checkpoint is asked
-            (put if output in shared_uris(config) else storage.replace_directory)(folder, output)
+            (put if output in shared else storage.replace_directory)(folder, output)
     storage.delete(uri)
 
 

@@ -413,7 +413,7 @@ def published(home: Path) -> bytes:
 
 @pytest.mark.slow
 def test_ids_of_other_tables_get_no_vectors(home, graphmill_command, capsys):
-    """As many ids as before, one of them another: only the content tells. The old ids stay beside."""
+    """One of as many ids is another: only the content tells. The old ids stay beside."""
     before, ids = published(home), entity_index.read_part(str(home / "run/entities"), "node", 0)
     write_tables(home / "raw", "stranger")
     assert graphmill_command("etl", "--conf", conf(home)) == 0
@@ -573,7 +573,7 @@ def test_what_is_replaced_meanwhile_is_not_mixed(home: Path) -> None:
 
 @pytest.mark.slow
 def test_edges_of_other_ids_are_not_trained(home: Path, graphmill_command: Command) -> None:
-    """As a kill leaves them that comes while etl's folders take their places."""
+    """A kill leaves them so that comes while etl's folders take their places."""
     shutil.copytree(home / "run/edges", home / "edges")
     write_tables(home / "raw", "stranger")
     assert graphmill_command("etl", "--conf", conf(home)) == 0

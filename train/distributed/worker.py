@@ -169,8 +169,7 @@ class TrainingWorker:
         if self.blocks is None:
             return dict(own)
         keys = self.blocks.keys_of(bucket, iteration)
-        types = dict.fromkeys(name for name, _ in keys if (name, 0) not in self.shared.tables)
-        return {(name, 0): joined(own, [key for key in keys if key[0] == name]) for name in types}
+        return joined(own, [key for key in keys if key in own])
 
     def _begin_moving(self, message: Message, iteration: Iteration) -> None:
         """Begin to read what the following bucket adds, and to write what the last one left."""

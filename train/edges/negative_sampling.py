@@ -242,6 +242,7 @@ def _draw(
         start, stop, total = (float(popularity_N[row - 1]) if row else 0.0 for row in bounds)
     rare = (1 - own.weight) * (stop - start)  # what own rows lack
     at = torch.rand(shape, generator=generator, dtype=torch.float64) * (total - rare)
-    at += ((at - start) * (1 / own.weight - 1)).clamp_(0, rare)
+    if rare:
+        at += ((at - start) * (1 / own.weight - 1)).clamp_(0, rare)
     rows = at.long() if popularity_N is None else torch.searchsorted(popularity_N, at, right=True)
     return rows.clamp_max_(num_rows - 1)

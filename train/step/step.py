@@ -9,7 +9,7 @@ A `Plan` names the step of each sort of batch. The fused step (train/gpu) takes 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Self, TypeVar
 
@@ -24,7 +24,6 @@ from train.model.frozen import Frozen
 from train.model.optimizer import Adagrad
 
 AnyBatch = TypeVar("AnyBatch", contravariant=True)
-Key = TypeVar("Key", bound=Hashable)
 
 
 @dataclass(eq=False)
@@ -89,12 +88,17 @@ class Step(ABC, Generic[AnyBatch]):
         """Forget earlier buckets, so that a run that stops and resumes draws the same."""
 
 
-def joined(tables: MutableMapping[Key, Table], keys: Sequence[Key]) -> Table:
-    """Join tables, and make `tables` its parts, one by one to save memory."""
-    first, stop = tables[keys[0]], 0
-    table = first.like(sum(len(tables[key]) for key in keys), first.embeddings_ND.device)
-    for key in keys:
-        own = slice(stop, stop := stop + len(tables[key]))
-        table.fill(own, tables[key])
-        tables[key] = table.rows(own)
-    return table
+def joined(
+    tables: MutableMapping[PartitionKey, Table], keys: Sequence[PartitionKey]
+) -> dict[PartitionKey, Table]:
+    """Join the partitions of each type to a table under its partition 0; `tables` become parts of these."""
+    made = {}
+    for name in dict.fromkeys(name for name, _ in keys):
+        own = [key for key in keys if key[0] == name]
+        first, stop = tables[own[0]], 0
+        made[name, 0] = table = first.like(sum(len(tables[key]) for key in own), first.embeddings_ND.device)
+        for key in own:  # one by one, to save memory
+            rows = slice(stop, stop := stop + len(tables[key]))
+            table.fill(rows, tables[key])
+            tables[key] = table.rows(rows)
+    return made

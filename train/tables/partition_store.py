@@ -197,13 +197,8 @@ class BlockStore(PartitionStore):
         keys = self.blocks.keys_of(bucket, self.iteration)
         for key in self._tables.keys() - set(keys):  # waits for another visit: the last table must not
             self._tables[key] = self._tables[key].copied()
-        own = {name: [key for key in keys if key[0] == name] for name in self.blocks.types}
-        return {
-            (name, 0): self._tables[parts[0]]
-            if is_shared(self.config, parts[0])
-            else joined(self._tables, parts)
-            for name, parts in own.items()
-        }
+        whole = {key: self._tables[key] for key in keys if is_shared(self.config, key)}
+        return whole | joined(self._tables, [key for key in keys if key not in whole])
 
     def _make_room(self) -> None:
         """Free the table of the last visit: partitions that stay are copied from it."""

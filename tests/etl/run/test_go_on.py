@@ -350,7 +350,7 @@ def folders(root: Path) -> dict[str, dict[str, bytes]]:
 
 @pytest.fixture(scope="module")
 def new_output(near_client: Client, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What an undisturbed run makes of graph 1."""
+    """The output of an undisturbed run on graph 1."""
     root = tmp_path_factory.mktemp("undisturbed")
     job.run(numbered_graph(root, 1), near_client)
     return folders(root)

@@ -159,7 +159,7 @@ def histories(config: Config, name: str) -> dict[str, date | None]:
 
 
 def expected(days: Sequence[set[str]], forget_after: int) -> dict[str, date | None]:
-    """What an index should have after these days, each with the ids that its rows name."""
+    """The ids of a right index after these days, each with the ids that its rows name."""
     index: dict[str, date | None] = {}
     for number, named in enumerate(days):
         today = FIRST + timedelta(number)
