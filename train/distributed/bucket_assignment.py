@@ -39,15 +39,8 @@ class Dynamic:
     publish_group: Sequence[Bucket] = ()  # buckets do not wait for each other
     needs_files = False  # a bucket may be trained again, after others that were trained later
 
-    def __init__(
-        self,
-        order: Sequence[Bucket],
-        keys: PartitionsOf,
-        *,
-        from_one: bool,
-        is_later: Callable[[Bucket], bool] = lambda _: False,
-    ) -> None:
-        """`from_one`: all buckets but the first wait for a trained partition. Later ones come last."""
+    def __init__(self, order: Sequence[Bucket], keys: PartitionsOf, *, from_one: bool) -> None:
+        """`from_one`: all buckets but the first wait for a trained partition."""
         keys_of = [sorted(keys(bucket)) for bucket in order]
         names = {key: number for number, key in enumerate(sorted({key for own in keys_of for key in own}))}
         self._buckets, self._names = list(order), names
@@ -57,15 +50,14 @@ class Dynamic:
         self._keys_KB: Numbers = np.array(numbers).T.copy()  # rows are long, so numpy reduces them fast
         self._rank_B = np.arange(len(order))
         self._state_B = np.full(len(order), _LEFT)
-        self._is_later_B = np.fromiter(map(is_later, order), bool, len(order))
         self._has_grown_B = np.full(len(order), not from_one)  # a partition has been trained
 
     def next_bucket(self, held: Held, likely: Bucket | None = None) -> Bucket | None:
         """Take the free bucket that shares most with `held`; that of the partition with most left."""
-        may_B = self._may_come()
-        free_B = may_B & self._has_grown_B & ~self._count(_TAKEN)[self._keys_KB].any(0)
+        left_B = self._state_B == _LEFT
+        free_B = left_B & self._has_grown_B & ~self._count(_TAKEN)[self._keys_KB].any(0)
         if not free_B.any() and not (self._state_B == _TAKEN).any():
-            free_B = may_B  # this part of the grid shares nothing with the rest
+            free_B = left_B  # this part of the grid shares nothing with the rest
         return self._take_nearest(free_B, held)
 
     def reserve(self, last: Bucket, held: Held) -> Bucket | None:
@@ -75,7 +67,7 @@ class Dynamic:
         is_own_N[self._keys(last)] = 1
         is_own_KB = is_own_N[self._keys_KB]
         # It is free once `last`, the only bucket that takes these partitions, is done.
-        near_B = self._may_come() & is_own_KB.any(0) & (taken_N[self._keys_KB] == is_own_KB).all(0)
+        near_B = (self._state_B == _LEFT) & is_own_KB.any(0) & (taken_N[self._keys_KB] == is_own_KB).all(0)
         return self._take_nearest(near_B, held)
 
     def likely_after(self, last: Bucket) -> Bucket | None:
@@ -116,12 +108,6 @@ class Dynamic:
         )
         count_N[-1] = 0
         return count_N
-
-    def _may_come(self) -> npt.NDArray[np.bool_]:
-        """Whether buckets are left, and later ones wait for none that is not done: [B]."""
-        is_early_done = (self._is_later_B | (self._state_B == _DONE)).all()
-        may_B: npt.NDArray[np.bool_] = (self._state_B == _LEFT) & (~self._is_later_B | is_early_done)
-        return may_B
 
     def _take_nearest(self, may_B: npt.NDArray[np.bool_], held: Held) -> Bucket | None:
         came_N = np.zeros(len(self._names) + 1, np.int64)

@@ -130,29 +130,21 @@ class Coordinator(TrainingRun):
         return self._worker_figures | {"num_workers": self.settings.num_workers}
 
     def _assignment(self, iteration: Iteration) -> Assignment:
-        passes = [order_of(self.config, iteration)]
-        if self.blocks is not None:
-            passes = self.blocks.orders(iteration)
+        if self.blocks is None:
+            order = order_of(self.config, iteration)
+        else:
+            order = self.blocks.order(iteration)
             self._own = {
                 visit: frozenset(
                     key for key in self.blocks.keys_of(visit, iteration) if not is_shared(self.config, key)
                 )
-                for order in passes
                 for visit in order
             }
         from_one = not self.version and not self.config.init_path
-        own, num_workers = self._own.__getitem__, self.settings.num_workers
+        own = self._own.__getitem__
         if self.settings.bucket_assignment == "dynamic":
-            later = frozenset(bucket for order in passes[1:] for bucket in order)
-            whole = [bucket for order in passes for bucket in order]
-            return Dynamic(whole, own, from_one=from_one, is_later=later.__contains__)
-        return Tournament(
-            [
-                buckets
-                for number, order in enumerate(passes)
-                for buckets in rounds_of(order, own, num_workers, from_one=from_one and not number)
-            ]
-        )
+            return Dynamic(order, own, from_one=from_one)
+        return Tournament(rounds_of(order, own, self.settings.num_workers, from_one=from_one))
 
     def _handle(self, message: Message, assignment: Assignment) -> None:
         task = self.pool.tasks.get(message["task"])

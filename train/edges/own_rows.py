@@ -1,6 +1,6 @@
 """Weights of wrong answers in a visit of two of B blocks of partitions (train/edges/visits.py).
 
-Rows of two blocks meet in one visit of a pass, and all edges among them are there. Rows of one block meet in
+Rows of two blocks meet in one visit, and all edges among them are there. Rows of one block meet in
 all its B - 1 visits, and each of these has a part of the edges among them. If all wrong answers counted
 alike, rows of one block would be wrong answers to each other B - 1 times as often as to other rows, and right
 ones no more often: their scores would be too low by log(B - 1). So a wrong answer from a query's own block

@@ -13,15 +13,12 @@ of partitions: all slots but one keep their partitions while every other partiti
 slot; then the kept partitions never come again.
 
 Quality falls with the number of partitions, so training has as few as memory allows. It groups the partitions
-of files to blocks, and visits every pair of blocks. In a visit the rows of both are one table, and the edges
-among them are one bucket. Rows of one block meet in more visits than others (train/edges/own_rows.py). Few
-blocks have two passes over all pairs, with half of every bucket's edges each: few long visits cost quality
-too. Every pass groups the partitions in another way. Queries of all_negs have one pass: a query costs as much
-in a visit, however few of its edges are there.
+of files to blocks, in every iteration to others, and visits every pair of blocks once. In a visit the rows of
+both are one table, and the edges among them are one bucket. Rows of one block meet in more visits than others
+(train/edges/own_rows.py).
 
-    8 partitions, 4 blocks     in some pass block 0 has partitions 5 and 2, block 1 has 0 and 7, ...
-                               visit (0, 1) has half of the edges between the blocks; the three visits of a
-                               block share half of those inside it; in the second pass visits are (1, 0), ...
+    8 partitions, 4 blocks     in some iteration block 0 has partitions 5 and 2, block 1 has 0 and 7, ...
+                               visit (0, 1) has the edges between the blocks, and a third of those inside each
     1 block                    visit (0, 0) has all edges
 
 No import of torch: the client of a distributed run needs this module.
@@ -92,16 +89,10 @@ def ordered_buckets(order: str, num_lhs: int, num_rhs: int, seed: int) -> list[B
     return [bucket for layer in (layers if order == "outside_in" else layers[::-1]) for bucket in layer]
 
 
-def num_passes(num_blocks: int) -> int:
-    """Count an iteration's passes over all pairs of blocks; few blocks have two."""
-    return 2 if num_blocks <= 8 else 1
-
-
-def ordered_pairs(order: str, num_blocks: int, seed: int, *, larger_first: bool) -> list[Bucket]:
-    """Order all pairs of different blocks, each once, by their buckets."""
+def ordered_pairs(order: str, num_blocks: int, seed: int) -> list[Bucket]:
+    """Order all pairs of different blocks, each once with the smaller first, by their buckets."""
     buckets = ordered_buckets(order, num_blocks, num_blocks, seed)
-    pairs = (sorted(bucket, reverse=larger_first) for bucket in buckets if bucket.lhs != bucket.rhs)
-    return list(dict.fromkeys(Bucket(*pair) for pair in pairs))
+    return list(dict.fromkeys(Bucket(*sorted(bucket)) for bucket in buckets if bucket.lhs != bucket.rhs))
 
 
 def elimination_order(num_lhs: int, num_rhs: int, slots: int, seed: int) -> list[Bucket]:
@@ -172,28 +163,20 @@ def _layers(num_lhs: int, num_rhs: int, generator: random.Random) -> list[list[B
 
 
 class Blocks:
-    """Groups of the partitions of a run, with some passes over all pairs in an iteration."""
+    """Groups of the partitions of a run."""
 
     def __init__(self, config: Config, schedule: Schedule, num: int) -> None:
         """`num` is the number of blocks; never 2, for one visit would have both."""
         self.num, self.config, self.schedule = num, config, schedule
-        self.passes = 1 if any(relation.all_negs for relation in config.relations) else num_passes(num)
         self.types = sorted({relation.entity_type(side) for relation in config.relations for side in Side})
         self._grouping = lru_cache(16)(self._grouped)
 
     def order(self, iteration: Iteration) -> list[Bucket]:
         """Order the visits of an iteration."""
-        return [visit for order in self.orders(iteration) for visit in order]
-
-    def orders(self, iteration: Iteration) -> list[list[Bucket]]:
-        """Order the visits of each pass; those of the second pass have the larger block first."""
         if self.num == 1:
-            return [[WHOLE]]
-        passes = []
-        for number in range(self.passes):
-            seed = seeds.derived(self.config.seed, "order", *iteration.place, number)
-            passes.append(ordered_pairs(self.config.bucket_order, self.num, seed, larger_first=bool(number)))
-        return passes
+            return [WHOLE]
+        seed = seeds.derived(self.config.seed, "order", *iteration.place)
+        return ordered_pairs(self.config.bucket_order, self.num, seed)
 
     def keys_of(self, visit: Bucket, iteration: Iteration) -> list[PartitionKey]:
         """Partitions of all types that a visit needs, in the order of their rows in its tables."""
@@ -206,7 +189,7 @@ class Blocks:
             for name in self.types
             for own in dict.fromkeys((None, *visit))
             for partition, block in enumerate(
-                self._blocks(self.config.entities[name].num_partitions, visit, iteration)
+                self._blocks(self.config.entities[name].num_partitions, iteration)
             )
             if block == own
         }
@@ -225,31 +208,23 @@ class Blocks:
         """The part that a visit trains on of each bucket file."""
         sides = []
         for side in Side:
-            blocks = self._blocks(self.config.num_side_partitions(side), visit, iteration)
+            blocks = self._blocks(self.config.num_side_partitions(side), iteration)
             sides.append([(part, block) for part, block in enumerate(blocks) if block in (None, *visit)])
         chunk = self.schedule.share(iteration)
         shares = {}
         for (lhs, of_lhs), (rhs, of_rhs) in product(*sides):
-            turn, visits = self._turn(visit, {of_lhs, of_rhs} - {None})
-            shares[Bucket(lhs, rhs)] = chunk._replace(part=turn, num_parts=visits)
+            met = {of_lhs, of_rhs} - {None}
+            own, other = visit if visit.lhs in met else (visit.rhs, visit.lhs)
+            is_shared = self.num > 1 and len(met) < 2  # by all visits of a block
+            part, num_parts = (other - (other > own), self.num - 1) if is_shared else (0, 1)
+            shares[Bucket(lhs, rhs)] = chunk._replace(part=part, num_parts=num_parts)
         return shares
 
-    def _turn(self, visit: Bucket, blocks: set[int | None]) -> tuple[int, int]:
-        """Number of a visit among all visits that have edges of these blocks, and how many there are."""
-        if self.num == 1:
-            return 0, 1
-        number = int(visit.lhs > visit.rhs)  # of the pass
-        if len(blocks) == 2:
-            return number, self.passes
-        own, other = visit if visit.lhs in blocks else (visit.rhs, visit.lhs)
-        shares = self.num - 1
-        return number * shares + other - (other > own), self.passes * shares
-
-    def _blocks(self, num_partitions: int, visit: Bucket, iteration: Iteration) -> tuple[int | None, ...]:
-        """The block of each partition in the pass of a visit; None for what every visit has."""
+    def _blocks(self, num_partitions: int, iteration: Iteration) -> tuple[int | None, ...]:
+        """The block of each partition in an iteration; None for what every visit has."""
         if num_partitions == 1:
             return (None,)
-        return self._grouping(num_partitions, *iteration.place, visit.lhs > visit.rhs)
+        return self._grouping(num_partitions, *iteration.place)
 
     def _grouped(self, num_partitions: int, *purpose: int) -> tuple[int, ...]:
         places = list(range(num_partitions))

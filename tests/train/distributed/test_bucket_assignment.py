@@ -17,7 +17,7 @@ from train.distributed import coordinator
 from train.distributed.bucket_assignment import Dynamic, Tournament, rounds_of
 from train.distributed.messages import SavedFile
 from train.distributed.partition_locations import PartitionLocations
-from train.edges.visits import num_passes, ordered_buckets, ordered_pairs
+from train.edges.visits import ordered_buckets, ordered_pairs
 
 partitions = st.integers(1, 7)
 seeds = st.integers(0, 2**63 - 1)
@@ -101,39 +101,6 @@ def test_dynamic(keys, num_lhs, num_rhs, seed, num, from_one, data):
 
 
 @pytest.mark.slow
-@settings(max_examples=50)
-@given(num=st.integers(3, 8), seed=seeds, workers=sizes, from_one=st.booleans(), data=st.data())
-def test_a_pass_waits_for_the_pass_before(num, seed, workers, from_one, data):
-    """Pairs of blocks, twice, grouped anew: no visit of the second pass comes before all of the first."""
-    passes = [ordered_pairs("random", num, seed, larger_first=later) for later in (False, True)]
-    order = [bucket for each in passes for bucket in each]
-    groups = [[place % num for place in data.draw(st.permutations(range(2 * num)))] for _ in passes]
-
-    def keys(visit):
-        return {("node", part) for part, block in enumerate(groups[visit.lhs > visit.rhs]) if block in visit}
-
-    loses_done = data.draw(st.booleans())
-    assignment = Dynamic(order, keys, from_one=from_one, is_later=frozenset(passes[1]).__contains__)
-    done = play(assignment, keys, workers, data.draw, loses_done=loses_done)
-    assert sorted(done) == sorted(order)
-    if not loses_done:
-        assert sorted(done[: len(passes[0])]) == sorted(passes[0])
-
-
-def test_a_later_bucket_waits_again_for_what_is_lost():
-    early, *later = Bucket(0, 1), Bucket(1, 0), Bucket(3, 2)
-    assignment = Dynamic([early, *later], one_type, from_one=False, is_later=later.__contains__)
-    assert assignment.next_bucket({}) == early
-    assert assignment.next_bucket({}) is None
-    assignment.commit(early)
-    assignment.give_back(early)  # its worker is gone, with the partitions
-    assert assignment.next_bucket({}) == early
-    assert assignment.next_bucket({}) is None
-    assignment.commit(early)
-    assert [assignment.next_bucket({}) for _ in later] == later
-
-
-@pytest.mark.slow
 @KEYS
 @given(num_lhs=partitions, num_rhs=partitions, seed=seeds, num=sizes, from_one=st.booleans(), data=st.data())
 def test_tournament_goes_round_by_round(keys, num_lhs, num_rhs, seed, num, from_one, data):
@@ -175,8 +142,7 @@ def test_rounds_are_full():
         rounds = rounds_of(ordered_buckets("inside_out", num, num, 1), one_type, size, from_one=False)
         assert len(rounds) <= num * num / size * 1.3 + 1
     for num in (3, 4, 5, 7, 8, 15, 16):  # one waits where the number is odd
-        order = ordered_pairs("random", num, 1, larger_first=False)
-        rounds = rounds_of(order, one_type, num // 2, from_one=False)
+        rounds = rounds_of(ordered_pairs("random", num, 1), one_type, num // 2, from_one=False)
         assert [len(each) for each in rounds] == [num // 2] * (num - 1 + num % 2)
     rounds = rounds_of(everything(1, 4), lambda bucket: {("item", bucket.rhs)}, 2, from_one=True)
     assert [len(each) for each in rounds] == [1] * 4  # no bucket waits for a partition of another
@@ -264,8 +230,7 @@ def test_lost_workers_cost_buckets_only(tmp_path_factory, assignment, has_blocks
     pairs = {Bucket(*pair) for pair in combinations(range(num), 2)}
     for visits in lines_of(config).values():
         if has_blocks:
-            assert len(visits) == len(set(visits)) == num_passes(num) * len(pairs)
-            assert {Bucket(*sorted(each)) for each in visits} == pairs
+            assert sorted(visits) == sorted(pairs)
         else:
             assert sorted(visits) == sorted(all_buckets(config))
     stems = pbg.versions_of(config.checkpoint_path)[2]
@@ -280,14 +245,14 @@ class LosesWhileWriting(SimulatedPool):
         super()._write(task, shared=shared, **content)
         self._say(task, 0.0, "progress", edges=0, loss=0.0)  # the loss is noticed before the file is there
         others = [each for each in self.tasks.values() if each is not task and self._memory[each.holder]]
-        if shared and self.num_published == 6:
+        if shared and self.num_published == 3:
             self._lose(others[0])
 
 
 def test_a_version_has_the_shared_state_after_all_its_buckets(tmp_path):
     config, pool = config_of(tmp_path, 3, 2, num_epochs=1), LosesWhileWriting(2)
     coordinator_of(config, pool, 3).run()
-    assert pool.num_published > 6
+    assert pool.num_published > 3
     assert storage.read_text(pbg.model_uri(config.checkpoint_path, 1)) == str(pool.num_published)
 
 
