@@ -5,7 +5,7 @@ import shutil
 import threading
 import weakref
 from contextlib import suppress
-from itertools import permutations
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -78,9 +78,9 @@ def test_checkpoint_of_a_heterogeneous_graph(tmp_path, rng):
         assert torch.isfinite(rows).all()
         assert rows.abs().sum(1).min() > 0
     lines = pbg.read_stats(checkpoint)
-    assert [line["index"] for line in lines] == list(range(12))
-    assert {(line["lhs_partition"], line["rhs_partition"]) for line in lines[:6]} == set(
-        permutations(range(3), 2)
+    assert [line["index"] for line in lines] == list(range(6))
+    assert {(line["lhs_partition"], line["rhs_partition"]) for line in lines[:3]} == set(
+        combinations(range(3), 2)
     )
     for line in lines:
         assert set(line["stats"]["metrics"]) == {"loss", "reg", "violators_lhs", "violators_rhs"}
@@ -100,7 +100,7 @@ def test_a_stopped_run_ends_with_the_same_bytes_and_figures_of_all_epochs(tmp_pa
     """
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    monkeypatch.setattr(run_metrics, "MAX_BUCKETS", 14)
+    monkeypatch.setattr(run_metrics, "MAX_BUCKETS", 7)
     settings = {"num_epochs": 3, "num_edge_chunks": 2, "eval_fraction": 0.1, "max_norm": 1.0}
     settings |= {"bucket_order": "random"}
     whole, parts = (
@@ -116,7 +116,7 @@ def test_a_stopped_run_ends_with_the_same_bytes_and_figures_of_all_epochs(tmp_pa
     assert not differing(saved(whole), saved(parts))
     first, *later = figures["epochs"]
     assert set(first) == {"epoch", "edges", "loss", "reg", "mrr"}  # of an earlier run
-    assert [len(entry.get("buckets", ())) for entry in figures["epochs"]] == [0, 0, 12]
+    assert [len(entry.get("buckets", ())) for entry in figures["epochs"]] == [0, 0, 6]
     lines = pbg.read_stats(parts.checkpoint_path)
     for number, entry in enumerate(later, 2):
         mine = [line for line in lines if line["epoch_idx"] == number - 1]
@@ -141,9 +141,9 @@ def test_a_stopped_run_ends_with_the_same_bytes_and_figures_of_all_epochs(tmp_pa
         curve = [(event.step, event.value) for event in curves.Scalars(f"epoch/{name}")]
         assert curve == [(epoch["epoch"], pytest.approx(epoch[name])) for epoch in figures["epochs"]]
     buckets = curves.Scalars("bucket/loss")
-    assert len(buckets) == 36
+    assert len(buckets) == 18
     expected = [each["loss"] for each in later[-1]["buckets"]]
-    assert [event.value for event in buckets[-12:]] == pytest.approx(expected)
+    assert [event.value for event in buckets[-6:]] == pytest.approx(expected)
     assert buckets[-1].step == sum(epoch["edges"] for epoch in figures["epochs"])
 
 
@@ -255,7 +255,7 @@ def test_two_partitions_are_in_memory(tmp_path, rng):
 
     trainer.bucket.train = watched
     trainer.run()
-    assert {visit for visit, _ in held} == set(permutations(range(6), 2))
+    assert {visit for visit, _ in held} == set(combinations(range(6), 2))
     tables = held[0][1]
     assert 2 * 5 <= tables["item", 0] <= tables["user", 0] <= 2 * 7
 
@@ -306,8 +306,8 @@ def test_an_error_of_the_swap_thread_ends_training(tmp_path, rng, broken):
 
     def failing(*arguments):
         calls.append(arguments)
-        if len(calls) == 4:
-            raise TrainingError("the fourth one fails")
+        if len(calls) == 3:
+            raise TrainingError("the third one fails")
         return working(*arguments)
 
     def submit_to_end_unseen(function, *arguments):
@@ -319,7 +319,7 @@ def test_an_error_of_the_swap_thread_ends_training(tmp_path, rng, broken):
     setattr(owner, name, failing)
     if name != broken:
         trainer.background.submit = submit_to_end_unseen
-    with pytest.raises(TrainingError, match="the fourth one fails"):
+    with pytest.raises(TrainingError, match="the third one fails"):
         trainer.run()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("swap")]
     assert pbg.read_version(config.checkpoint_path) == 0
@@ -339,9 +339,9 @@ def test_curves_are_read_in_the_order_of_their_epochs(tmp_path):
 
 @pytest.mark.slow
 def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
-    """Two and eight of twelve partitions: pairs of few blocks are visited twice."""
+    """Two and eight of twelve partitions."""
     triples, reads = random_triples(rng, 80, 1, 80, 300), []
-    for held, visits in ((2, 12 * 11 // 2), (8, 3 * 2)):
+    for held, visits in ((2, 12 * 11 // 2), (8, 3)):
         train = {"memory_partitions": held}
         config = make_config(tmp_path / str(held), num_partitions=12, num_epochs=1, train=train)
         write_graph(config, {"node": 80}, triples)
