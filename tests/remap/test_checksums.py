@@ -22,7 +22,7 @@ from graphmill.ask.drift import moved_of_part
 from graphmill.ask.entities import read_tables
 from graphmill.ask.neighbors import neighbors
 from graphmill.ask.run import TrainedRun
-from graphmill.checkpoints.pbg.files import manifest_of
+from graphmill.checkpoints.pbg.versions import manifest_of
 from graphmill.errors import FormatError
 from graphmill.formats import remapped
 from graphmill.formats.parquet.vectors import Column

@@ -10,6 +10,6 @@
       METADATA_1.pt.{V}                 torch.save((config, edge paths, chunk, model, optimizer's state))
       CHECKPOINT_VERSION                V; version 0 means no suffix
 
-Modules: `checkpoint` (outdir), `inputs` (entityPath, edgePaths; the index base), and `names` (of
-configuration keys and parameters). Source: docs/formats/pbg_legacy.md.
+Modules: `checkpoint` (outdir), `inputs` (entityPath, edgePaths; the index base).
+Source: docs/formats/pbg_legacy.md.
 """

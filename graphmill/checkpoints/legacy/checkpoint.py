@@ -1,4 +1,8 @@
-"""Legacy checkpoints: the package's docstring lists the files.
+"""Legacy checkpoints, whose files the package's docstring lists: versions, and names of keys and parameters.
+
+    legacy                  v1
+    outdir, loadPath        checkpoint_path, init_path; all other keys in camelCase
+    rotation(s)             linear_transformation(s), transposed: the operator multiplied from the other side
 
 Protocol: write the embeddings of version V, the metadata, then `commit`. Only CHECKPOINT_VERSION commits a
 version. Metadata of older versions stay, as with PBG; embeddings of older versions are deleted.
@@ -18,13 +22,7 @@ from graphmill import storage
 from graphmill.checkpoints import states
 from graphmill.checkpoints.checkpoint import Checkpoint, Iteration, ModelState, PartitionFilesCheckpoint, Rows
 from graphmill.checkpoints.legacy.inputs import IndexBase, of_partitions, partitions_of_ids
-from graphmill.checkpoints.legacy.names import (
-    legacy_config,
-    legacy_parameters,
-    numbered,
-    v1_config,
-    v1_parameters,
-)
+from graphmill.config import PbgConfig, check_known, from_python
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats.entity_counts import numbers_by_type
 from graphmill.formats.torch_files import read as torch_files
@@ -37,6 +35,9 @@ WRITTEN_BASE = 1
 
 _FILE = re.compile(r"^(?P<type>.+)_(?P<partition>0|[1-9]\d*)\.pt(?:\.(?P<version>\d+))?$")
 _OTHERS = ("METADATA", "entity_count_")
+_KEYS = {"checkpoint_path": "outdir", "init_path": "loadPath"}
+_ROTATION = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)rotation(s?)$")
+_LINEAR = re.compile(r"^((?:lhs|rhs)_operators\.\d+\.)linear_transformation(s?)$")
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,9 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
         kinds = f"{type(content).__name__} of {len(content)}" if isinstance(content, tuple) else type(content)
         raise FormatError(f"{uri}: expected (config, edge paths, chunk, model, optimizer), found {kinds}")
     try:
-        config = states.checked_config(v1_config(content[0]), uri)
+        config = from_python(content[0])
+        check_known(PbgConfig, config)
+        states.checked_config(config, uri)
     except ConfigError as error:
         raise FormatError(
             f"{uri}: its configuration has no counterpart in PyTorch-BigGraph's version 1; change it with "
@@ -107,7 +110,9 @@ def read_metadata(checkpoint_path: str, version: int) -> Metadata | None:
             isinstance(value, Tensor) for value in model.values()
         ):
             floats = {key: value.detach().float() for key, value in model.items()}
-            return Metadata(config, edge_path_count, edge_chunk, *v1_parameters(floats, state, uri))
+            state = None if state is None else numbered(state, uri)
+            renamed = _renamed_parameters(floats, state, _ROTATION, "linear_transformation")
+            return Metadata(config, edge_path_count, edge_chunk, *renamed)
     kinds = ", ".join(type(part).__name__ for part in content)
     raise FormatError(f"{uri}: expected (dict, int, int, dict of tensors, dict), found ({kinds})")
 
@@ -138,6 +143,65 @@ def _metadata_uri(checkpoint_path: str, version: int) -> str:
 
 def _suffix(version: int) -> str:
     return f".{version}" if version else ""
+
+
+def legacy_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """PBG v1's configuration with the legacy keys."""
+
+    def inner(section: Mapping[str, Any]) -> dict[str, Any]:
+        return {_camel(key): value for key, value in section.items()}
+
+    renamed = {_KEYS.get(key) or _camel(key): value for key, value in config.items()}
+    if "entities" in renamed:  # the keys are names of types
+        renamed["entities"] = {name: inner(entity) for name, entity in renamed["entities"].items()}
+    if "relations" in renamed:
+        renamed["relations"] = [inner(relation) for relation in renamed["relations"]]
+    return renamed
+
+
+def _camel(key: str) -> str:
+    return re.sub(r"_([a-z])", lambda match: match[1].upper(), key)
+
+
+def numbered(optimizer_state: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """A torch optimizer's state_dict() with parameters numbered from 0; an old torch used addresses."""
+    optimizer_state = states.checked_state(optimizer_state, where)
+    if not optimizer_state.keys() >= {"param_groups", "state"}:
+        return optimizer_state
+    groups, state = optimizer_state["param_groups"], optimizer_state["state"]
+    parameters = [parameter for group in groups for parameter in group.get("params", ())]
+    numbers = {parameter: number for number, parameter in enumerate(parameters)}
+    renumbered = [group | {"params": [numbers[old] for old in group.get("params", ())]} for group in groups]
+    entries = {numbers[parameter]: value for parameter, value in state.items() if parameter in numbers}
+    return optimizer_state | {"state": entries, "param_groups": renumbered}
+
+
+def _renamed_parameters(
+    parameters: Mapping[str, Tensor],
+    optimizer_state: Mapping[str, Any] | None,
+    pattern: re.Pattern[str],
+    name: str,
+) -> tuple[dict[str, Tensor], dict[str, Any] | None]:
+    """Parameters of operators that match get the new name, transposed, and so do their sums."""
+    renamed: dict[str, Tensor] = {}
+    turned: set[int] = set()
+    for number, (key, value) in enumerate(parameters.items()):
+        if (match := pattern.match(key)) and value.dim() >= 2:
+            renamed[f"{match[1]}{name}{match[2]}"] = _transposed(value)
+            turned.add(number)
+        else:
+            renamed[key] = value
+    if optimizer_state is None:
+        return renamed, None
+    entries = {
+        number: {kind: _transposed(value) for kind, value in sums.items()} if number in turned else sums
+        for number, sums in optimizer_state.get("state", {}).items()
+    }
+    return renamed, dict(optimizer_state) | ({"state": entries} if "state" in optimizer_state else {})
+
+
+def _transposed(value: Any) -> Any:
+    return value.transpose(-1, -2).contiguous() if isinstance(value, Tensor) and value.dim() >= 2 else value
 
 
 class LegacyCheckpoint(PartitionFilesCheckpoint):
@@ -245,7 +309,7 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
         legacy_config(source.described_config()),
         iteration.epoch_idx * iteration.num_edge_paths + iteration.edge_path_idx if iteration else 0,
         iteration.edge_chunk_idx if iteration else 0,
-        *legacy_parameters(model.parameters, model.optimizer_state),
+        *_renamed_parameters(model.parameters, model.optimizer_state, _LINEAR, "rotation"),
     )
     save(_metadata_uri(target_uri, version), metadata)
     commit(target_uri, version)

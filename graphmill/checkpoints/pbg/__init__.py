@@ -13,26 +13,10 @@ Protocol: write the embeddings of version V, the model, the stats, then `commit`
 whole (temporary name, rename), and only checkpoint_version.txt commits a version, so a kill at any
 point leaves the old version or the new one. The same content gives the same bytes.
 
-Modules: `files` (names and text files), `tables` (HDF5), `versions`. Source: docs/formats/pbg_v1.md.
+Modules: `versions` (names, text files, commits), `tables` (HDF5). Source: docs/formats/pbg_v1.md.
 """
 
 from graphmill.checkpoints.checkpoint import Iteration
-from graphmill.checkpoints.pbg.files import (
-    STATS_FILE,
-    VERSION_FILE,
-    append_stats,
-    complete_versions,
-    embeddings_uri,
-    epoch_path,
-    model_uri,
-    num_partitions,
-    read_config,
-    read_stats,
-    read_version,
-    version_checksum,
-    versions_of,
-    write_config,
-)
 from graphmill.checkpoints.pbg.tables import (
     open_embeddings,
     read_embeddings,
@@ -43,4 +27,24 @@ from graphmill.checkpoints.pbg.tables import (
     write_embeddings,
     write_model,
 )
-from graphmill.checkpoints.pbg.versions import commit, delete_uncommitted, keep, move_aside, restore
+from graphmill.checkpoints.pbg.versions import (
+    STATS_FILE,
+    VERSION_FILE,
+    append_stats,
+    commit,
+    complete_versions,
+    delete_uncommitted,
+    embeddings_uri,
+    epoch_path,
+    keep,
+    model_uri,
+    move_aside,
+    num_partitions,
+    read_config,
+    read_stats,
+    read_version,
+    restore,
+    version_checksum,
+    versions_of,
+    write_config,
+)

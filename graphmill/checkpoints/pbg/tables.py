@@ -27,7 +27,7 @@ import numpy as np
 
 from graphmill import storage
 from graphmill.checkpoints.checkpoint import Floats, Iteration, Rows
-from graphmill.checkpoints.pbg.files import MODEL, embeddings_uri, manifest_of, model_uri
+from graphmill.checkpoints.pbg.versions import MODEL, embeddings_uri, manifest_of, model_uri
 from graphmill.checkpoints.states import checked_state
 from graphmill.errors import FormatError
 from graphmill.formats.hdf5 import (

@@ -53,8 +53,8 @@ class TranslatedIds:
         num_bytes = 24 * num_rows + (64 * num_rows if id_map.is_integers else id_map.estimate_bytes())
         ranges = max(1, num_files(num_bytes) // num)  # ranges of hashes in a partition
         ordered = Files(folder, "ordered", num * ranges, _ORDERED)
-        blocks = reader.blocks(name)
-        ids = (ids.numpy() for block in blocks for _, ids in reader.batches(block, _BATCH_ROWS))
+        parts = (reader.owned_rows([block], slice_of(0, 1), _BATCH_ROWS) for block in reader.blocks(name))
+        ids = (ids.numpy() for part in parts for _, _, (ids,) in part)
         for raw, row in raw_ids_of(ids, num_rows, id_map, folder, misses, where):
             hashes = hash_strings(raw, maps.seed)
             ordered.add([hashes, raw, row], scale(hashes, num * ranges).astype(np.int64))

@@ -56,6 +56,10 @@ class Slice:
         slots = hash_slot(ids)
         return (slots >= self.begin) & (slots < self.end)
 
+    def meets(self, other: "Slice") -> bool:
+        """Tell whether an id may lie in both slices."""
+        return self.begin < other.end and other.begin < self.end
+
 
 def hash_slot(ids: Any) -> npt.NDArray[np.uint64]:
     """uint64(id) % 65536 of each id."""

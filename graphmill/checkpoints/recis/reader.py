@@ -14,6 +14,7 @@ from graphmill import storage
 from graphmill.checkpoints.recis.layout import (
     ID_SLOT,
     INDEX,
+    Slice,
     Stored,
     UnknownTensorError,
     read_index,
@@ -93,12 +94,26 @@ class CheckpointReader:
                 raise FormatError(f"{self.path}: {name!r} lacks the rows of the ids of slice {block.slots}")
         return [blocks[block.slots] for block in ids]
 
-    def batches(self, block: Stored, batch_rows: int) -> Iterator[tuple[int, Tensor]]:
-        """The rows of a block, at most `batch_rows` at a time, each time with the number of the first."""
-        num_rows = self.entry(block).shape[0]
-        with self.open_file(block) as file:
+    def owned_rows(
+        self, part: Sequence[Stored], owned: Slice, batch_rows: int
+    ) -> Iterator[tuple[int, Tensor, Sequence[Tensor]]]:
+        """Read a block of ids and the blocks of its rows together, at most `batch_rows` at a time.
+
+        Yields the number of the first row, a mask of the rows whose ids a shard owns, and the rows of each
+        block. What has no such rows is left out.
+        """
+        if not (part[0].slots or owned).meets(owned):
+            return
+        num_rows = self.entry(part[0]).shape[0]
+        with ExitStack() as stack:
+            files = [stack.enter_context(self.open_file(block)) for block in part]
             for start in range(0, num_rows, batch_rows):
-                yield start, file.read(block.key, start, min(start + batch_rows, num_rows))
+                stop = min(start + batch_rows, num_rows)
+                ids = files[0].read(part[0].key, start, stop)
+                is_owned = torch.from_numpy(owned.owns(ids.numpy()))
+                if is_owned.any():
+                    beside = zip(files[1:], part[1:], strict=True)
+                    yield start, is_owned, [ids, *(file.read(b.key, start, stop) for file, b in beside)]
 
     @contextmanager
     def open_file(self, block: Stored) -> Iterator[SafetensorsFile]:
@@ -192,8 +207,10 @@ class Loader:
             reads = [pool.submit(self._load_dense, name, present[name]) for name in dense]
             for name, names in slot_names.items():
                 if present.keys() >= set(names):
-                    parts = self._parts(name, {slot_name: present[slot_name] for slot_name in names})
-                    reads += [pool.submit(self._load_part, name, part) for part in parts]
+                    slots = [slot_name.rpartition("@")[2] for slot_name in names[1:]]
+                    parts = self._parts(name, [present[slot_name] for slot_name in names])
+                    table = self._hashtables[name]
+                    reads += [pool.submit(self._load_part, table, slots, part) for part in parts]
             for read in reads:
                 read.result()
         for name, table in self._hashtables.items():
@@ -226,14 +243,14 @@ class Loader:
         else:
             target[...] = value.to(dtype_of(target)).numpy()
 
-    def _parts(self, table: str, sources: Mapping[str, str]) -> list[dict[str, Stored]]:
-        """The blocks by name of each stored slice that intersects the table's own."""
+    def _parts(self, table: str, sources: Sequence[str]) -> list[tuple[Stored, ...]]:
+        """The blocks of each stored slice that intersects the table's own: ids first, as in `sources`."""
         own = self._hashtables[table].slice
         ids: list[Stored] = []
         covered = own.begin
-        for block in self._reader.blocks(sources[tensor_name(table, ID_SLOT)]):
+        for block in self._reader.blocks(sources[0]):
             slots = block.slots
-            if slots is None or slots.end <= own.begin or slots.begin >= own.end:
+            if slots is None or not slots.meets(own):
                 continue
             if slots.begin > covered:
                 break
@@ -244,21 +261,12 @@ class Loader:
                 f"{self._path}: table {table!r} has no ids of the hash slots {covered} to {own.end}: "
                 "a shard's file is missing in its index"
             )
-        rows = [self._reader.rows_of(ids, source) for source in sources.values()]
-        return [dict(zip(sources, part, strict=True)) for part in zip(*rows, strict=True)]
+        return list(zip(*(self._reader.rows_of(ids, source) for source in sources), strict=True))
 
-    def _load_part(self, table: str, part: Mapping[str, Stored]) -> None:
-        target, id_name = self._hashtables[table], tensor_name(table, ID_SLOT)
-        entries = {name: self._reader.entry(block) for name, block in part.items()}
-        num_rows = entries[id_name].shape[0]
-        widest = max((entry.stop - entry.start) // max(num_rows, 1) for entry in entries.values())
+    def _load_part(self, table: HashTable, slots: Sequence[str], part: Sequence[Stored]) -> None:
+        entries = [self._reader.entry(block) for block in part]
+        widest = max((entry.stop - entry.start) // max(entry.shape[0], 1) for entry in entries)
         batch_rows = max(1, _BATCH_BYTES // max(widest, 1))
-        with ExitStack() as stack:
-            files = {name: stack.enter_context(self._reader.open_file(block)) for name, block in part.items()}
-            for start in range(0, num_rows, batch_rows):
-                stop = min(start + batch_rows, num_rows)
-                batch = {name: files[name].read(block.key, start, stop) for name, block in part.items()}
-                ids = batch.pop(id_name).numpy()
-                owned = torch.from_numpy(target.slice.owns(ids))
-                rows = {name.rpartition("@")[2]: value[owned] for name, value in batch.items()}
-                target.insert(ids[owned.numpy()], rows)
+        for _, is_owned, tensors in self._reader.owned_rows(part, table.slice, batch_rows):
+            ids, *rows = (tensor[is_owned] for tensor in tensors)
+            table.insert(ids.numpy(), dict(zip(slots, rows, strict=True)))

@@ -11,7 +11,7 @@ Source: safetensors' README.
 import json
 import math
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -99,11 +99,20 @@ class StoredRows(Protocol):
 
 
 @dataclass(frozen=True)
+class BatchedRows:
+    """Rows that come in order, in batches that are arrays or tensors."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    batches: Callable[[], Iterable[Any]]
+
+
+@dataclass(frozen=True)
 class NewTensor:
     """A tensor for writing, piece by piece."""
 
     key: str
-    rows: StoredRows
+    rows: StoredRows | BatchedRows
 
     @property
     def dtype(self) -> torch.dtype:
@@ -122,6 +131,9 @@ class NewTensor:
 
     def batches(self) -> Iterator[Any]:
         """Its rows, a few megabytes at a time."""
+        if isinstance(self.rows, BatchedRows):
+            yield from self.rows.batches()
+            return
         if not self.shape:
             yield self.rows
             return

@@ -22,7 +22,7 @@ from torch import Tensor
 from graphmill import storage
 from graphmill.checkpoints.recis import layout, safetensors
 from graphmill.checkpoints.recis.layout import EMBEDDING_SLOT, ID_SLOT, Index, Numbers, Slice, slice_of
-from graphmill.checkpoints.recis.safetensors import NewTensor, StoredRows, dtype_of
+from graphmill.checkpoints.recis.safetensors import BatchedRows, NewTensor, StoredRows, dtype_of
 from graphmill.errors import FormatError, NotFoundError
 
 
@@ -30,7 +30,11 @@ class HashTable:
     """One shard of a table: row k of every slot belongs to id k."""
 
     def __init__(
-        self, ids: Any, slots: Mapping[str, StoredRows], shard_index: int = 0, shard_num: int = 1
+        self,
+        ids: Any,
+        slots: Mapping[str, StoredRows | BatchedRows],
+        shard_index: int = 0,
+        shard_num: int = 1,
     ) -> None:
         """Raises FormatError where a slot's length is not that of the ids, or its dtype cannot be saved."""
         self.slice: Slice = slice_of(shard_index, shard_num)
@@ -43,8 +47,8 @@ class HashTable:
             dtype_of(rows)
             if not name or name == ID_SLOT or "." in name or "@" in name:
                 raise FormatError(f"slot {name!r}: expected a name without dot and @ that is not 'id'")
-            if rows.shape[0] != len(ids):
-                raise FormatError(f"slot {name!r}: expected {len(ids)} rows, found {rows.shape[0]}")
+            if rows.shape[0] != ids.shape[0]:
+                raise FormatError(f"slot {name!r}: expected {ids.shape[0]} rows, found {rows.shape[0]}")
 
     @classmethod
     def empty(

@@ -22,11 +22,12 @@ import numpy as np
 
 from graphmill import storage
 from graphmill.checkpoints import states
-from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows
+from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows, rows_of_batch
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.checkpoints.recis import HashTable, Saver, Slice, slice_of
 from graphmill.checkpoints.recis.hashed import Keyed
 from graphmill.checkpoints.recis.layout import EMBEDDING_SLOT, NUM_HASH_SLOTS
+from graphmill.checkpoints.recis.safetensors import BatchedRows
 from graphmill.checkpoints.whole_tables import (
     JoinedRows,
     JoinedSums,
@@ -73,40 +74,10 @@ def parse_names(dense_names: Iterable[str]) -> tuple[dict[str, str], dict[str, s
     return parameters, sums
 
 
-class OwnedIds:
-    """The ids among 0 to N - 1 that a shard owns, in order, computed on request."""
-
-    dtype = np.dtype(np.int64)
-
-    def __init__(self, count: int, owned: Slice) -> None:
-        cycles, rest = divmod(count, NUM_HASH_SLOTS)
-        self._owned, self._width = owned, owned.end - owned.begin
-        self.shape = (cycles * self._width + min(max(rest - owned.begin, 0), self._width),)
-
-    def __len__(self) -> int:
-        return self.shape[0]
-
-    def __getitem__(self, rows: slice) -> Numbers:
-        cycle, within = np.divmod(np.arange(*rows.indices(len(self))), self._width)
-        return np.asarray(cycle * NUM_HASH_SLOTS + self._owned.begin + within)
-
-
-class OwnedRows:
-    """Rows of a shard, by their places in a table, read in runs of neighbours."""
-
-    dtype = np.dtype(np.float32)
-
-    def __init__(self, rows: JoinedRows | Rows, places: OwnedIds | range) -> None:
-        self._rows, self._places = rows, places
-        self.shape = len(places), rows.shape[1]
-
-    def __getitem__(self, rows: slice) -> Floats:
-        places = np.asarray(self._places[rows])
-        runs = np.split(places, np.flatnonzero(np.diff(places) != 1) + 1)
-        pieces = [self._rows.read(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate([np.empty((0, self.shape[1]), np.float32), *pieces])
+def owned_runs(count: int, owned: Slice) -> list[range]:
+    """The ids among 0 to N - 1 that a shard owns: a run of neighbours in each cycle of hash slots."""
+    starts = range(owned.begin, count, NUM_HASH_SLOTS)
+    return [range(start, min(start + owned.end - owned.begin, count)) for start in starts]
 
 
 def write(
@@ -155,10 +126,15 @@ def write(
         with ExitStack() as stack:
             tables = {}
             for name in names:
-                ids: Any = OwnedIds(sum(source.counts[name]), slice_of(shard, shard_num))
-                ids, places = (ids, ids) if keyed is None else keyed[name].owned(shard)
+                if keyed is None:
+                    runs = owned_runs(sum(source.counts[name]), slice_of(shard, shard_num))
+                    numbers = partial(map, lambda run: np.arange(run.start, run.stop), runs)
+                    ids: Any = BatchedRows((sum(map(len, runs)),), np.dtype(np.int64), numbers)
+                else:
+                    ids, places = keyed[name].owned(shard)
+                    runs = [places]
                 rows = {
-                    slot: OwnedRows(stack.enter_context(open_rows()), places)
+                    slot: _rows_in(stack.enter_context(open_rows()), runs)
                     for slot, open_rows in slots[name].items()
                 }
                 tables[name] = HashTable(ids, rows, shard, shard_num)
@@ -181,6 +157,18 @@ def write(
         f"entity type {name!r}: there is no --id-map of it" for name in source.counts if name not in keyed
     ]
     return without + [line for ids in keyed.values() for line in ids.left_out]
+
+
+def _rows_in(rows: JoinedRows | Rows, runs: list[range]) -> BatchedRows:
+    """The rows of a table at the places of these runs."""
+
+    def batches() -> Iterator[Floats]:
+        step = rows_of_batch(rows.shape[1])
+        for run in runs:
+            for start in run[::step]:
+                yield rows.read(start, min(start + step, run.stop))
+
+    return BatchedRows((sum(map(len, runs)), rows.shape[1]), np.dtype(np.float32), batches)
 
 
 def _dense_tensors(model: ModelState) -> dict[str, Any]:

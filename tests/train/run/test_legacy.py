@@ -11,7 +11,8 @@ import torch
 
 from graphmill import storage
 from graphmill.checkpoints import open_checkpoint, pbg
-from graphmill.checkpoints.legacy import inputs, names
+from graphmill.checkpoints.legacy import inputs
+from graphmill.checkpoints.legacy.checkpoint import legacy_config
 from graphmill.config import Config, from_mapping
 from graphmill.config.partitions import all_buckets
 from graphmill.convert import convert, legacy
@@ -44,7 +45,7 @@ def _legacy_twin(config: Config, root: Path) -> dict[str, Any]:
         read = edge_buckets.read_bucket(config.edge_paths[0], bucket)
         inputs.write_bucket(edges, bucket, 1, len(read), [read])
     paths = {"entity_path": entities, "edge_paths": [edges], "checkpoint_path": str(root / "out")}
-    return names.legacy_config(config.pbg() | paths)
+    return legacy_config(config.pbg() | paths)
 
 
 def _rows(checkpoint_path: str) -> np.ndarray:
