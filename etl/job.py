@@ -81,7 +81,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
     check_outputs(config)
     etl = config.section(EtlConfig)
     inputs = find_all(config)
-    made_from = _fingerprint(config, inputs)
+    made_from = fingerprint(config, inputs)
     cutting = etl.model_dump(mode="json", include=_CUTTING)
     config = index_previous.as_before(config)
     with kept_work(client, config, made_from | {"cutting": cutting}, claim) as work:
@@ -148,25 +148,17 @@ def input_uris(config: Config) -> list[str]:
     return [*table_roots(config), *map(storage.absolute, previous)]
 
 
-def fingerprint(config: Config) -> dict[str, Any]:
+def fingerprint(config: Config, tables: Sequence[TableFiles] | None = None) -> dict[str, Any]:
     """Return all that the output depends on, as JSON types."""
-    return _fingerprint(config, find_all(config))
-
-
-def _fingerprint(config: Config, tables: Sequence[TableFiles]) -> dict[str, Any]:
     etl = config.section(EtlConfig)
+    tables = find_all(config) if tables is None else tables
     plain = {file.uri: file for of_table in tables for file in of_table.plain}
     snapshots = {json.dumps(snapshot): snapshot for of_table in tables for snapshot in of_table.describe()}
-    inputs = []
-    if etl.previous_entity_path is not None:
-        inputs.append(storage.absolute(etl.previous_entity_path))
-    if etl.previous_edge_path is not None:
-        inputs.append(storage.join(storage.absolute(etl.previous_edge_path), TRAIN_SPLIT))
+    edges = etl.previous_edge_path and storage.join(etl.previous_edge_path, TRAIN_SPLIT)
+    inputs = [storage.absolute(uri) for uri in (etl.previous_entity_path, edges) if uri]
     return {
         "etl": etl.result_settings(),
-        "entities": {
-            name: AUTO if name in config.uncut_types else num for name, num in config.num_partitions.items()
-        },
+        "entities": config.num_partitions | dict.fromkeys(index_previous.cut_by_etl(config), AUTO),
         "featurized": sorted(name for name, entity in config.entities.items() if entity.featurized),
         "relations": [[relation.name, relation.lhs, relation.rhs] for relation in config.relations],
         "dynamic_relations": config.dynamic_relations,

@@ -11,7 +11,8 @@ back later, it is new.
 Shapes: P ids of a partition of the earlier index, K of them that are not forgotten.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
 
@@ -27,9 +28,9 @@ from etl.strings import native
 from etl.strings.native import NOWHERE, take
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.defaults import ENTITIES
+from graphmill.config.defaults import AUTO, ENTITIES
 from graphmill.config.sections.etl import EtlConfig
-from graphmill.errors import ConfigError, FormatError
+from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.edge_buckets.origins import open_all_rows
 from graphmill.formats.entity_index import HERE, History
@@ -83,6 +84,17 @@ def as_before(config: Config) -> Config:
     kept = {f"{ENTITIES}{name}": kept[name] for name in config.uncut_types if name in kept}
     others = {key: value for key, value in config.chosen.items() if key not in kept}
     return config.with_chosen(kept).with_chosen(others) if kept else config
+
+
+def cut_by_etl(config: Config) -> set[str]:
+    """Types whose number of partitions etl chooses, or has chosen for the index that is there."""
+    before = (storage.read_marker(config.entity_path) or {}).get("entities")
+    names = [name for name, num in before.items() if num == AUTO] if isinstance(before, dict) else []
+    chosen: Mapping[str, int] = {}
+    with suppress(BadInputError, NotFoundError):  # what is damaged is made again
+        chosen = entity_index.read_manifest(config.entity_path).num_partitions if names else {}
+    same = (name for name in names if config.num_partitions.get(name) == chosen.get(name, AUTO))
+    return {*config.uncut_types, *same}
 
 
 def num_previous_ids(previous_uri: str | None) -> int:

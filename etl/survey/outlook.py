@@ -49,13 +49,10 @@ def estimate(config: Config) -> Estimate:
         rows[f"entities, {name}"] = text if partitions == 1 else f"{text} in {partitions} partitions"
     num_rows = sum(num_edges.values())
     rows["etl, memory per task"] = size(_CHUNK_BYTES + _ROW_BYTES * min(etl.chunk_rows, num_rows))
-    rows["etl, time of one core"] = f"about {duration(num_rows / ROWS_PER_CORE_S)}"
-    by_split = {TRAIN_SPLIT: 0, **num_edges}
-    for split, fraction in etl.holdout.items():
-        num_taken = round(fraction * num_edges[TRAIN_SPLIT])
-        by_split[split] = by_split.get(split, 0) + num_taken
-        by_split[TRAIN_SPLIT] -= num_taken
-    return Estimate(rows, GraphSize(by_split, num_entities))
+    rows["etl, time of one core"] = f"about {duration(max(1, num_rows / ROWS_PER_CORE_S))}"
+    taken = {split: round(fraction * num_edges[TRAIN_SPLIT]) for split, fraction in etl.holdout.items()}
+    num_edges.update({**taken, TRAIN_SPLIT: -sum(taken.values())})
+    return Estimate(rows, GraphSize(num_edges, num_entities))
 
 
 def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:

@@ -12,7 +12,7 @@ from etl import job
 from etl.steps.chunks import NUM_SMALLEST, IdCounts, estimate
 from etl.steps.index import plan_shards
 from etl.steps.task_settings import ID_OVERHEAD_BYTES, Folders, TaskSettings
-from graphmill import config
+from graphmill import config, storage
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.formats import entity_counts
@@ -83,6 +83,18 @@ def test_the_partitions_of_an_earlier_index_stay(near_client: Client, tmp_path: 
     after = settings_of(tmp_path, "after", {"user": {}, "place": {}}, etl=etl)
     job.run(after, near_client)
     assert len(entity_counts.list_counts(after.entity_path)["user"]) == 3
+
+
+def test_the_run_json_of_a_run_asks_for_what_is_there(near_client: Client, tmp_path: Path) -> None:
+    """It names the numbers that etl has chosen."""
+    left_out = settings_of(tmp_path, "run", {"user": {}, "place": {}})
+    made_from = job.fingerprint(left_out)
+    job.run(left_out, near_client)
+    storage.write_marker(left_out.entity_path, made_from)
+    for num_users in (1, 2):
+        named = {"user": {"num_partitions": num_users}, "place": {"num_partitions": 1}}
+        asked = job.fingerprint(settings_of(tmp_path, "run", named))["entities"]
+        assert (asked == made_from["entities"]) == (num_users == 1)
 
 
 @pytest.mark.slow
