@@ -17,6 +17,7 @@ CLEARLY = 1.5
 """A model that has learned something is better than a simple ranking by this factor at least."""
 SAME = 0.02
 """Relative differences of the MRR that repeated runs have too."""
+_FEW = 25  # ranked edges; of fewer the MRR is chance
 
 OF_FEATURES = {
     "num_found": "with a vector",
@@ -147,9 +148,9 @@ class Verdict(NamedTuple):
 
 def verdict(entry: Entry, before: Entry) -> Verdict:
     """Judge the entry of `evaluate` in run.json; `before` is the evaluation before, or empty."""
-    if (mrr := _mrr(mapping(entry, "metrics"))) is None:
+    metrics, simple = mapping(entry, "metrics"), mapping(entry, "baselines")
+    if (mrr := _mrr(metrics)) is None:
         return Verdict("run.json has no MRR.", "warning")
-    simple = mapping(entry, "baselines")
     popular, chance, near = (_mrr(mapping(simple, name)) for name in ("most_popular", "random", "neighbors"))
     own = mapping(simple, "neighbors").get("mrr_vectors")  # of the edges that neighbors rank
     margin = max(SAME * (near or 0), mapping(simple, "neighbors").get("margin", 0))
@@ -157,8 +158,9 @@ def verdict(entry: Entry, before: Entry) -> Verdict:
     level: Level = "error"
     if popular is None or chance is None:
         level, text = "plain", f"MRR {number(mrr)}; evaluate again to see what simple rankings would get"
-    elif CLEARLY * chance > 1:
+    elif (is_few := metrics.get("num_edges") in range(_FEW)) or CLEARLY * chance > 1:
         said = f"chance itself has {number(chance)}, as hardly any query has a wrong answer to rank"
+        said = f"fewer than {_FEW} edges are ranked" if is_few else said
         level, text = "plain", f"The MRR of {number(mrr)} tells nothing: {said}"
     elif mrr < CLEARLY * chance:
         text = f"Bad: the MRR of {number(mrr)} is that of chance ({number(chance)})"

@@ -134,7 +134,7 @@ def estimate(config: Config, graph: GraphSize | None) -> Estimate:
     dimension = max(map(config.entity_dimension, config.entities))  # of all models of an ensemble
     seconds = num_edges * dimension * (12 * num_negatives / FLOPS + ELEMENT_S)
     rows["train, time of one core"] = (
-        f"about {duration(seconds * config.num_epochs)} for epochs: {number(config.num_epochs)}, "
+        f"about {duration(max(1, seconds * config.num_epochs))} for epochs: {number(config.num_epochs)}, "
         f"edges: {number(num_edges)}"
     )
     return Estimate(rows, graph)

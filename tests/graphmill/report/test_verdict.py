@@ -57,6 +57,12 @@ def test_a_ranking_without_wrong_answers_tells_nothing() -> None:
     assert (found.level, "tells nothing: chance itself has 1," in found.text) == ("plain", True)
 
 
+@pytest.mark.parametrize(("num_edges", "level"), [(1, "plain"), (25 - 1, "plain"), (25, "good")])
+def test_a_ranking_of_few_edges_tells_nothing(num_edges: int, level: str) -> None:
+    found = verdict(entry(0.4, num_edges, **SIMPLE), {})
+    assert (found.level, "tells nothing: fewer than 25 edges" in found.text) == (level, level == "plain")
+
+
 @pytest.mark.parametrize("bounds", [0.1, [], [0.1], [0.1, 0.2, 0.3], ["low", "high"], {"low": 1, "high": 2}])
 def test_an_interval_has_two_numbers(bounds: Any) -> None:
     assert dict(evaluate(entry(0.4, intervals={"mrr": [0.1, 0.5]})))["mrr"] == "0.4 (95 %: 0.1 to 0.5)"
