@@ -254,7 +254,7 @@ def _features_summary(figures: dict[str, Any]) -> dict[str, str]:
 )
 @click.argument("run")
 @click.option(
-    "--edges", multiple=True, required=True, metavar="FILE", help="Edges of new ids: file, folder, pattern."
+    "--edges", multiple=True, required=True, metavar="FILE", help="Table of edges of new ids; repeatable."
 )
 @click.option(
     "--ids",

@@ -55,7 +55,7 @@ ONE_VS_ALL: Mapping[str, Any] = {
 # One relation says little of single edges: the model should learn what they have in common.
 _ONE_VS_ALL_OF_ONE_RELATION: Mapping[str, Any] = {**ONE_VS_ALL, "lr": 0.05, "regularization_coef": 0.2}
 # Where an element of its own says how popular an id is, the others may be regularized more.
-_RECOMMENDATIONS: Mapping[str, Any] = {
+RECOMMENDATIONS: Mapping[str, Any] = {
     **_ONE_VS_ALL_OF_ONE_RELATION,
     "regularization_coef": 0.5,
     _POPULARITY: True,
@@ -184,7 +184,7 @@ def _recipe(*, is_one: bool, with_popularity: bool) -> Mapping[str, Any]:
     """Choose the recipe of 1-vs-all; `is_one`: of one relation, which is not dynamic."""
     if not is_one:
         return ONE_VS_ALL
-    return _RECOMMENDATIONS if with_popularity else _ONE_VS_ALL_OF_ONE_RELATION
+    return RECOMMENDATIONS if with_popularity else _ONE_VS_ALL_OF_ONE_RELATION
 
 
 def decided(

@@ -19,13 +19,13 @@ _UNDER_OUTPUT = ("entity_path", "edge_paths", "edge_root", "checkpoint_path", "e
 
 # Defaults that depend on the data or on other keys, in words.
 _IN_WORDS = {
+    **dict.fromkeys(defaults.RECOMMENDATIONS, "by the recipe"),
+    "regularization_coef": "by the recipe and the graph's density",
     "num_epochs": "by the number of edges",
     "batch_size": "by the number of edges",
     "num_partitions": "by the number of ids",
     "operator": "by the number of relations",
     "all_negs": "by the number of edges",
-    "lr": "by the graph's density",
-    "regularization_coef": "by the graph's density",
 }
 
 _OF_ITS_KEYS = "its keys'"
@@ -34,8 +34,8 @@ _INTRODUCTION = """\
 # Configuration
 
 All keys of a YAML configuration. `graphmill schema --format markdown` prints this page. `graphmill schema`
-prints the JSON schema, with which editors check and complete a configuration. What depends on the data:
-[defaults](../how_to/choosing.md#defaults).
+prints the JSON schema, with which editors check and complete a configuration. What depends on the data, or on
+the recipe of training that suits them: [defaults](../how_to/choosing.md#defaults).
 
 A YAML file that leaves a key out has GraphMill's default. Where PyTorch-BigGraph has another one, the page
 has it in brackets: Python configurations have PyTorch-BigGraph's defaults, and YAML with `defaults: pbg`.
@@ -98,11 +98,11 @@ def _table(title: str, model: type[Section], names: list[str]) -> str:
         "| key | type | default | effect | meaning |",
         "| --- | --- | --- | --- | --- |",
     ]
-    own = {**_IN_WORDS, **_own(model)}
     for name in names:
         field = model.model_fields[name]
         effect = _OF_ITS_KEYS if name in SECTIONS else model.effects().get(name, Effect.NEUTRAL).name.lower()
-        default = _default(name, field, own.get(name))
+        in_words = _IN_WORDS.get(f"{model.key}.{name}".lstrip("."))
+        default = _default(name, field, _own(model).get(name), in_words)
         cells = (f"`{name}`", _type(schemas[name]), default, effect, field.description or "")
         lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     return "\n".join([*lines, ""])
@@ -110,22 +110,20 @@ def _table(title: str, model: type[Section], names: list[str]) -> str:
 
 def _own(model: type[Section]) -> Mapping[str, Any]:
     """GraphMill's own defaults of the keys of `model`, where PBG has others."""
-    if model.key == "train":
-        recipe = {key.removeprefix("train."): value for key, value in defaults.ONE_VS_ALL.items()}
-        return {**defaults.OWN_TRAIN, **recipe}
-    return {**defaults.OWN, "defaults": "graphmill", **_IN_WORDS} if model is Config else {}
+    of_top_level = {**defaults.OWN, "defaults": "graphmill"} if model is Config else {}
+    return defaults.OWN_TRAIN if model.key == "train" else of_top_level
 
 
-def _default(name: str, field: FieldInfo, own: Any) -> str:
+def _default(name: str, field: FieldInfo, own: Any, in_words: str | None) -> str:
     if name in _UNDER_OUTPUT:
         return "under `output`"
     value = field.get_default(call_default_factory=True)
     if isinstance(value, Section):
         return _OF_ITS_KEYS
     of_pbg = "required" if field.is_required() else _json(value)
-    if own is None or _json(own) == of_pbg:
+    if not in_words and (own is None or _json(own) == of_pbg):
         return of_pbg
-    return f"{own if name in _IN_WORDS else _json(own)} ({of_pbg})"
+    return f"{in_words or _json(own)} ({of_pbg})"
 
 
 def _json(value: Any) -> str:

@@ -88,10 +88,10 @@ class FilesConfig(Section):
         None, description="Delimiter of text; null: a tab for .tsv, .tab and .txt, else a comma."
     )
     header: Fixed[Annotated[bool, Flag("--header/--no-header")]] = Field(
-        True, description="Whether text starts with a row of column names."
+        True, description="Column names are in the first row of text."
     )
     quoting: Fixed[bool | None] = Field(
-        None, description='Whether text has "quoted" fields; null: yes, unless the delimiter is a tab.'
+        None, description='Text may have "quoted" fields; null: yes, unless the delimiter is a tab.'
     )
     max_field_lines: Fixed[Positive] = Field(
         1000, description="Most lines of a quoted field; a longer one counts as a quote that nothing closes."

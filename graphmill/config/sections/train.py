@@ -190,7 +190,7 @@ class TrainConfig(Section):
         None,
         ge=0,
         description="Train the edges that etl has added to those of `etl.previous_edge_path`, from init_path "
-        "on, and for each of them so many of the other edges, drawn anew in each epoch. Rows without added "
+        "on, and for each of them this many of the other edges, drawn anew in each epoch. Rows without added "
         "edges stay as they are; new ids are folded in. null: train all edges.",
     )
     removed_weight: Tunable[float] = Field(
@@ -214,7 +214,7 @@ class TrainConfig(Section):
     ensemble: Fixed[Positive] = Field(
         1,
         description="Models of `dimension` that are trained apart, with other seeds, and joined into one "
-        "checkpoint of so many times the dimension. Needs comparator dot.",
+        "checkpoint of that many times the dimension. Needs comparator dot.",
     )
     # Neutral, as init_path: the files are inputs.
     init_embeddings: Neutral[dict[str, VectorPath | None]] = Field(

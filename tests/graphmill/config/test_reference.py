@@ -1,5 +1,6 @@
 """The reference of the keys: a schema that agrees with the checks, and a page that is up to date; splits."""
 
+import re
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from click.testing import CliRunner
 
 from graphmill import config
 from graphmill.cli.main import command
-from graphmill.config import reference, yaml_text
+from graphmill.config import defaults, reference, yaml_text
 from graphmill.config.splits import folder_of
 from graphmill.errors import ConfigError
 from tests import REPOSITORY
@@ -69,7 +70,9 @@ def test_the_files_are_what_the_command_prints(kind: str, file: str) -> None:
 
 def test_every_key_is_on_the_page_with_its_default() -> None:
     page = reference.markdown()
-    assert "| `lr` | number ≥ 0 | by the graph's density (`0.01`) | tunable | Learning rate. |" in page
+    assert "| `lr` | number ≥ 0 | by the recipe (`0.01`) | tunable | Learning rate. |" in page
+    of_recipe = [key.removeprefix("train.") for key in defaults.RECOMMENDATIONS]
+    assert [key for key in of_recipe if not re.search(rf"\n\| `{key}` \| [^|]* \| by the ", page)] == []
     assert "| `num_uniform_negs` | integer ≥ 0 | `1000` (`50`) |" in page
     assert "| `path` | string or list of string | required | fixed | File, folder" in page
     assert "## `etl.entities[]`" in page
