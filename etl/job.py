@@ -32,7 +32,7 @@ from etl.steps.bucket_rows import EarlierIds
 from etl.steps.chunks import EdgeChunk, Encoded, IdCounts, cut_types
 from etl.steps.degrees import count_partition
 from etl.steps.encode import encode_ranges, no_ids
-from etl.steps.index_shard import IndexPlan, index_shard, rows_name
+from etl.steps.index_shard import IndexPlan, Shard, index_shard, rows_name
 from etl.steps.merge import Merged
 from etl.steps.task_settings import TaskSettings, day_of
 from etl.steps.translate import Translated, TranslatePlan, features_suffix, nothing, translate
@@ -111,10 +111,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         figures.warn_if_crowded(settings, indexed)
         if plan.earlier is None:
             figures.warn_if_apart(settings, indexed)
-        rare = index.rare_relations(settings, counts.relation_counts)
-        translated = work.step(
-            "translate", Translated, lambda: _translate(work, settings, chunks, indexed, rare)
-        )
+        translated = work.step("translate", Translated, lambda: _translate(work, settings, chunks, indexed))
         merged = work.step(
             "merge", Merged, lambda: _merge(work, settings, chunks, translated, indexed, plan.earlier)
         )
@@ -268,23 +265,20 @@ def _index(
     with work.combined([ids], settings.etl):
         indexed = work.run_tasks(index_shard, tasks, "index entities", "shards")
     num_entities = index.count_entities(shards, indexed, num_previous)
-    own: list[list[int]] = [[] for _ in num_entities]
-    for place, shard in enumerate(shards):
-        own[shard.partition_number].append(place)
+    own: list[list[Shard]] = [[] for _ in num_entities]
+    for shard in shards:
+        own[shard.partition_number].append(shard)
     types = [entity_type for entity_type, _ in settings.partitions]
     first_ids = index.counts_before(types, num_entities, Counter())  # of a type, in its earlier partitions
     forgets = settings.today is not None
     tasks = [
-        (
-            *(settings, partition, [shards[place] for place in places]),
-            *([indexed[place].num_named for place in places], first_id, earlier if forgets else None),
-        )
-        for partition, places, first_id in zip(settings.partitions, own, first_ids, strict=True)
+        (settings, partition, of_partition, first_id, earlier if forgets else None)
+        for partition, of_partition, first_id in zip(settings.partitions, own, first_ids, strict=True)
     ]
     written = work.run_tasks(index.write_partition, tasks, "write the entity index", "partitions")
     relations = index.static_relations(settings, counts.relation_counts)
     if settings.dynamic:
-        tasks = [(settings, [chunk.name for chunk in chunks if chunk.num_edges])]
+        tasks = [(settings, chunks)]
         (relations,) = work.run_tasks(index.index_relations, tasks, "number relations")
     checksums = {uri: checksum for own_files, _ in written for uri, checksum in own_files.items()}
     checksums |= relations.checksums
@@ -296,27 +290,18 @@ def _index(
 
 
 def _translate(
-    work: EtlWork,
-    settings: TaskSettings,
-    chunks: list[EdgeChunk],
-    indexed: index.IndexedEntities,
-    rare: list[int],
+    work: EtlWork, settings: TaskSettings, chunks: list[EdgeChunk], indexed: index.IndexedEntities
 ) -> Translated:
     names = [rows_name(settings, shard) for shard in indexed.shards]
+    names += [index.RELATION_ROWS] if settings.dynamic else []
     rows = exchange.planned(settings, "rows", names, np.arange(len(chunks) + 1))
     numbers = [shard.partition_number for shard in indexed.shards]
     ends = Counter(dict(enumerate(indexed.num_previous)))
     first = index.counts_before(numbers, [shard.num_new for shard in indexed.indexed], ends)
-    num_relations = indexed.relations.num_relations
-    plan = TranslatePlan(settings, rows, np.array(numbers), np.array(first), num_relations, rare)
+    plan = TranslatePlan(settings, rows, np.array(numbers), np.array(first), indexed.relations)
     shared = work.share("translate", plan, len(chunks))
-    tasks = []
-    first_relation = 0
-    for number, chunk in enumerate(chunks):
-        if chunk.num_edges:
-            tasks.append((shared, number, chunk, first_relation))
-            first_relation += chunk.num_relations
-    total = [nothing(settings, num_relations)]
+    tasks = [(shared, number, chunk) for number, chunk in enumerate(chunks) if chunk.num_edges]
+    total = [nothing(settings, indexed.relations.num_relations)]
 
     def add(result: Translated) -> None:
         total[0] += result

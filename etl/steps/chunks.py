@@ -29,8 +29,6 @@ class EdgeChunk:
     name: str
     """Beginning of the names of its files in the work folder."""
     num_edges: int = 0
-    num_relations: int = 0
-    """Distinct relation names, with dynamic relations."""
     files: tuple[tuple[int, int], ...] = ()
     """Number of each file whose rows the chunk has, and its edges in the chunk, in the order of the edges."""
     removes: bool = False

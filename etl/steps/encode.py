@@ -10,8 +10,7 @@ folder:
     {chunk}.codes.arrow      lhs, rhs, rel: int32, positions in the files above (rel: in the configuration,
                              with static relations); split: uint8; weight: float32, if there are weights;
                              edge_hash: uint64, if edges of an unpartitioned type are to be spread;
-                             lhs_features, rhs_features: int32, their number if featurized; lhs or rhs is -1
-    {chunk}.{side}_features.i32   positions of the features of all edges, edge after edge
+                             lhs_features, rhs_features: lists of positions, if featurized; lhs or rhs is -1
 """
 
 from collections import Counter
@@ -164,22 +163,19 @@ def _write_chunk(
     train_N = split_N == settings.splits.index(TRAIN_SPLIT)
     id_counts = _count_ids(rows, train_N)
     ids = _write_ids(settings, rows, np.full_like(id_counts, REMOVES) if table.removes else id_counts, uri)
-    for side, positions in rows.features.items():
-        with spill.new_file(_features_uri(uri, side), settings.etl) as stream:
-            stream.write(positions)
     relation_counts = np.bincount(rel_N[train_N], minlength=len(rows.relations))
     if table.removes:
         relation_counts = np.full_like(relation_counts, REMOVES if settings.dynamic else 0)
-    batch = pa.record_batch({name: pa.array(column) for name, column in columns.items()})
+    lists = {f"{side}_features": of_side for side, of_side in rows.features.items()}
+    batch = pa.record_batch({name: pa.array(column) for name, column in columns.items()} | lists)
     spill.write_batches(f"{uri}.codes.arrow", batch.schema, [batch], settings.etl)
-    num_names = len(rows.relations) if settings.dynamic else 0
     if settings.dynamic:
         names = pa.array(rows.relations, pa.string())
         batch = pa.record_batch([names, pa.array(relation_counts)], schema=RELATIONS_SCHEMA)
         spill.write_batches(f"{uri}.relations.arrow", RELATIONS_SCHEMA, [batch], settings.etl)
         relation_counts = none.relation_counts
     counts_of_ids = IdCounts(*ids, relation_counts, _smallest(settings, rows))
-    return EdgeChunk(name, len(rel_N), num_names, removes=table.removes), counts_of_ids
+    return EdgeChunk(name, len(rel_N), removes=table.removes), counts_of_ids
 
 
 def _smallest(settings: TaskSettings, rows: EncodedRows) -> dict[str, Hashes]:
@@ -194,23 +190,14 @@ def _draw_splits(settings: TaskSettings, edge_hash_N: Hashes) -> npt.NDArray[np.
     return numbers[draw_shares(edge_hash_N, list(holdout.values()))]
 
 
-def read_features(uri: str, side: Side, num_features: int) -> Int32:
-    """Read the positions of the features of all edges of the chunk at `uri`, edge by edge."""
-    return spill.read_values(_features_uri(uri, side), 0, num_features)
-
-
-def _features_uri(uri: str, side: Side) -> str:
-    return f"{uri}.{side}_features.i32"
-
-
 def _end_hashes(rows: EncodedRows, side: Side) -> Hashes:
     """Hash the entity on one side of each row; a list of features is hashed as a set."""
     hashes = np.concatenate([of_type.hashes for of_type in rows.ids])
     if side not in rows.features:
         return take(hashes, rows.columns[side])
-    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mix(hashes[rows.features[side]]))])
-    stops = np.cumsum(rows.columns[f"{side}_features"])
-    of_lists: Hashes = sums[stops] - sums[stops - rows.columns[f"{side}_features"]]
+    lists = rows.features[side]
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mix(hashes[lists.values.to_numpy()]))])
+    of_lists: Hashes = np.diff(sums[lists.offsets.to_numpy()])
     return of_lists
 
 
@@ -219,7 +206,7 @@ def _count_ids(rows: EncodedRows, train_N: npt.NDArray[np.bool_]) -> Int32:
     counts = np.zeros(num_ids, np.int64)
     for side in Side:
         if side in rows.features:
-            positions = rows.features[side][np.repeat(train_N, rows.columns[f"{side}_features"])]
+            positions = rows.features[side].filter(pa.array(train_N)).flatten().to_numpy()
         else:
             positions = rows.columns[side] if train_N.all() else rows.columns[side][train_N]
         counts += count(positions, num_ids)

@@ -29,9 +29,9 @@ class EncodedRows:
     """Names of the relations that `rel` numbers."""
     columns: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
     """[N] lhs, rhs: int32 positions, -1 for a list of features; rel: int32; weight: float32, if there are
-    weights; lhs_features, rhs_features: int32, number of features, of a featurized side."""
-    features: dict[Side, Int32] = field(default_factory=dict)
-    """Positions of the features of all edges, edge by edge."""
+    weights."""
+    features: dict[Side, pa.ListArray] = field(default_factory=dict)
+    """[N] lists of positions, of a featurized side."""
 
 
 class ChunkIds:
@@ -96,7 +96,8 @@ class ChunkRows:
             positions = take(position_of, columns[side])
             columns[side] = positions
             if side in self._featurized:
-                features[side] = positions
+                starts = np.cumsum(np.append(0, columns.pop(f"{side}_features")), dtype=np.int32)
+                features[side] = pa.ListArray.from_arrays(starts, positions)
                 columns[side] = np.full(len(columns["rel"]), -1, np.int32)
         return EncodedRows(ids, list(self._relations), columns, features)
 

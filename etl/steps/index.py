@@ -4,7 +4,7 @@ A partition is a range of hashes. If its ids do not fit the memory of a task, th
 adjacent slots, one task each (`index_shard`), and the shards are joined; the result is the same. Ids of an
 earlier index come first, with their old indices. In the work folder:
 
-    relations.rows.i32        per chunk, per relation name of the chunk: the name's number, or -1
+    relations.rows.i32        a section per chunk; per relation name of the chunk: its number; -1, left out
 """
 
 from collections import Counter
@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from etl.steps import index_shard, spill
 from etl.steps.bucket_rows import EarlierIds
+from etl.steps.chunks import EdgeChunk
 from etl.steps.encode import RELATIONS_SCHEMA, REMOVES
 from etl.steps.index_previous import history_of, history_within, previous_ids, previous_relations
 from etl.steps.index_shard import LEFT_OUT, ROW_GROUP_ROWS, IndexedShard, Shard, new_ids_uri, num_passes
@@ -31,10 +32,11 @@ from graphmill.errors import RawTableError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.formats.raw_tables import cut
 from graphmill.storage import Checksums
-from graphmill.storage.as_json import Int64
+from graphmill.storage.as_json import Int32, Int64
 
 MAX_INDEX = np.iinfo(np.int32).max
 MAX_COUNTED_RELATIONS = 1000
+RELATION_ROWS = "relations.rows.i32"
 
 Group = TypeVar("Group", int, str)
 
@@ -45,6 +47,8 @@ class IndexedRelations:
 
     num_relations: int
     num_left_out: int
+    numbers: Int32
+    """[relations] number of each static relation; -1: it is left out."""
     names: tuple[str, ...] | None
     """None: too many to count edges by relation."""
     checksums: Checksums
@@ -86,11 +90,6 @@ def plan_shards(settings: TaskSettings, num_ids: Int64, id_bytes: Int64) -> list
     return shards
 
 
-def relation_rows_uri(settings: TaskSettings) -> str:
-    """URI of the file of the numbers of each chunk's relation names."""
-    return storage.join(settings.folders.work, "relations.rows.i32")
-
-
 def count_entities(shards: list[Shard], indexed: list[IndexedShard], num_previous: list[int]) -> list[int]:
     """Count the entities of each partition."""
     counts = list(num_previous)
@@ -116,22 +115,20 @@ def write_partition(
     settings: TaskSettings,
     partition: Partition,
     shards: list[Shard],
-    num_named: list[int],
     first_id: int,
     earlier: EarlierIds | None,
 ) -> tuple[Checksums, int]:
     """Write a partition's entity index, its count, and optional files.
 
-    Earlier partitions have `first_id` ids of the same type. In a run that forgets ids, the chunks name
-    `num_named` ids of the earlier index in each shard, and `earlier` has edges that name others.
+    Earlier partitions have `first_id` ids of the same type. In a run that forgets ids, `earlier` has edges
+    that name ids of the earlier index, as the chunks do.
 
     Returns:
         the checksums of the files, and the number of gone ids of a run that forgets ids.
     """
     known = None
     if settings.today is not None:
-        of_shards = zip(shards, num_named, strict=True)
-        named = (index_shard.read_named(settings, *of_shard) for of_shard in of_shards)
+        named = (index_shard.read_named(settings, shard) for shard in shards)
         known = history_of(settings, partition, named, earlier)
     place = (settings.folders.entities, *partition)
     checksums: Checksums = {}
@@ -158,18 +155,23 @@ def static_relations(settings: TaskSettings, counts: Int64) -> IndexedRelations:
     checksums: Checksums = {}
     if settings.etl.entity_names:
         entity_counts.write_relation_names(settings.folders.entities, names, checksums)
-    return _indexed_relations(names, len(rare_relations(settings, counts)), checksums)
+    numbers = np.where(counts < settings.etl.min_relation_count, LEFT_OUT, np.arange(len(counts)))
+    return _indexed_relations(names, int((numbers == LEFT_OUT).sum()), numbers.astype(np.int32), checksums)
 
 
-def _indexed_relations(names: Collection[str], num_left_out: int, checksums: Checksums) -> IndexedRelations:
+def _indexed_relations(
+    names: Collection[str], num_left_out: int, numbers: Int32, checksums: Checksums
+) -> IndexedRelations:
     shown = tuple(names) if len(names) <= MAX_COUNTED_RELATIONS else None
-    return IndexedRelations(len(names), num_left_out, shown, checksums)
+    return IndexedRelations(len(names), num_left_out, numbers, shown, checksums)
 
 
-def index_relations(settings: TaskSettings, chunk_names: list[str]) -> IndexedRelations:
+def index_relations(settings: TaskSettings, chunks: list[EdgeChunk]) -> IndexedRelations:
     """Number relation names: those of an earlier index, then others by UTF-8 bytes. Write names and count."""
-    uris = [storage.join(settings.folders.work, f"{name}.relations.arrow") for name in chunk_names]
-    table = pa.concat_tables([RELATIONS_SCHEMA.empty_table(), *map(spill.read_batches, uris)])
+    uris = [storage.join(settings.folders.work, f"{chunk.name}.relations.arrow") for chunk in chunks]
+    none = RELATIONS_SCHEMA.empty_table()
+    tables = [spill.read_batches(uri) if of.num_edges else none for uri, of in zip(uris, chunks, strict=True)]
+    table = pa.concat_tables([none, *tables])
     relations, codes = distinct(table["name"], settings.seed)
     train_counts = table["train_count"].to_numpy()
     counts = np.bincount(codes, np.maximum(train_counts, 0), minlength=len(relations))
@@ -185,19 +187,13 @@ def index_relations(settings: TaskSettings, chunk_names: list[str]) -> IndexedRe
             else:
                 number_of[names[at]] = len(number_of)
     numbers = np.array([number_of.get(name, LEFT_OUT) for name in names], np.int32)
-    with spill.new_file(relation_rows_uri(settings), settings.etl) as rows:
-        rows.write(numbers[codes])
+    starts = np.cumsum([0, *map(len, tables)], dtype=np.int64)
+    rows_uri = storage.join(settings.folders.work, RELATION_ROWS)
+    spill.write_records(rows_uri, starts, numbers[codes], settings.etl)
     checksums: Checksums = {}
     entity_counts.write_relation_count(settings.folders.entities, len(number_of), checksums)
     entity_counts.write_relation_names(settings.folders.entities, list(number_of), checksums)
-    return _indexed_relations(number_of, num_left_out, checksums)
-
-
-def rare_relations(settings: TaskSettings, counts: Int64) -> list[int]:
-    """Return the numbers of static relations with too few train edges."""
-    if settings.dynamic:
-        return []
-    return np.flatnonzero(counts < settings.etl.min_relation_count).tolist()
+    return _indexed_relations(number_of, num_left_out, numbers[:0], checksums)
 
 
 def shard_bounds(settings: TaskSettings, shards: list[Shard]) -> Int64:

@@ -7,8 +7,8 @@ of the sort key (hash, raw id), and reads the shard's ids once more. Files, in t
     {type}-{partition}-{shard}.arrow      id: string; the shard's new ids, in the order of their indices
     {type}-{partition}-{shard}.rows.i32   a section per chunk; per id: r >= 0, the r-th new id of the shard;
                                           -1, left out; else -2 - index of an id of the earlier index
-    {type}-{partition}-{shard}.named.i32  of a run that forgets ids: indices of the earlier index's ids that
-                                          the chunks name
+    {type}-{partition}-{shard}.named.arrow    index: int32; of a run that forgets ids: those of the earlier
+                                          index's ids that the chunks name
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -104,8 +104,6 @@ class IndexedShard:
     degrees: Degrees
     num_by_slot: Int64
     """[slots of the shard] distinct ids."""
-    num_named: int
-    """Ids of the earlier index that chunks name."""
     num_listed: int
     """Ids of tables of entities."""
     num_met: int
@@ -138,13 +136,14 @@ def new_ids_uri(settings: TaskSettings, shard: Shard) -> str:
     return storage.join(settings.folders.work, f"{_shard_name(settings, shard)}.arrow")
 
 
-def read_named(settings: TaskSettings, shard: Shard, num_named: int) -> Int32:
-    """Read the indices [num_named] of the earlier index's ids that the chunks name."""
-    return spill.read_values(_named_uri(settings, shard), 0, num_named)
+def read_named(settings: TaskSettings, shard: Shard) -> Int32:
+    """Read the indices of the earlier index's ids that the chunks name."""
+    indices: Int32 = spill.read_batches(_named_uri(settings, shard))["index"].to_numpy()
+    return indices
 
 
 def _named_uri(settings: TaskSettings, shard: Shard) -> str:
-    return storage.join(settings.folders.work, f"{_shard_name(settings, shard)}.named.i32")
+    return storage.join(settings.folders.work, f"{_shard_name(settings, shard)}.named.arrow")
 
 
 def _shard_name(settings: TaskSettings, shard: Shard) -> str:
@@ -196,8 +195,8 @@ def index_shard(shared: Shared[IndexPlan], shard_number: int) -> IndexedShard:
 
     spill.write_batches(new_ids_uri(settings, shard), _SHARD_SCHEMA, new_ids(), settings.etl)
     if settings.today is not None:
-        with spill.new_file(_named_uri(settings, shard), settings.etl) as stream:
-            stream.write(np.concatenate(named))
+        batch = pa.record_batch({"index": np.concatenate(named)})
+        spill.write_batches(_named_uri(settings, shard), batch.schema, [batch], settings.etl)
     starts = np.cumsum([0, *num_by_chunk], dtype=np.int64)
     rows_uri = storage.join(settings.folders.work, rows_name(settings, shard))
     spill.write_records(rows_uri, starts, row_of, settings.etl)
@@ -256,7 +255,6 @@ def _order(
             highest_degrees(known_ids.strings, np.where(indexed, degrees, 0)),
         ),
         np.bincount(slots, minlength=len(shard.slots)),
-        len(named_old),
         int(is_listed.sum()),
         int((is_listed & is_met).sum()),
         *(_first(known_ids.strings, mask) for mask in (is_listed, is_met)),
@@ -275,7 +273,6 @@ def sum_counts(parts: Sequence[IndexedShard], num_by_slot: Int64) -> IndexedShar
         sum(part.num_left_out for part in parts),
         sum_degrees([part.degrees for part in parts]),
         num_by_slot,
-        sum(part.num_named for part in parts),
         sum(part.num_listed for part in parts),
         sum(part.num_met for part in parts),
         max(part.listed_id for part in parts),

@@ -32,7 +32,7 @@ from graphmill import storage
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import NotFoundError, StorageError
 from graphmill.storage import Checksums
-from graphmill.storage.as_json import Int32, Int64
+from graphmill.storage.as_json import Int64
 from graphmill.storage.checksums import HashedOutput, of_file
 from graphmill.storage.filesystems import explained
 
@@ -166,12 +166,6 @@ def iter_batches(uri: str) -> Iterator[pa.Table]:
     with _reading(uri) as stream, ipc.open_file(stream) as reader:
         for number in range(reader.num_record_batches):
             yield pa.Table.from_batches([reader.get_batch(number)])
-
-
-def read_values(uri: str, offset: int, count: int) -> Int32:
-    """Read the int32 values [offset, offset + count) of a file."""
-    with _reading(uri) as stream:
-        return np.frombuffer(_read_at(stream, 4 * offset, 4 * count), np.int32)
 
 
 class SectionsWriter:

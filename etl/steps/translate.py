@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from etl.steps import exchange, spill
 from etl.steps.bucket_rows import heads_of
 from etl.steps.chunks import EdgeChunk
-from etl.steps.encode import read_features
 from etl.steps.exchange import Exchange
-from etl.steps.index import MAX_COUNTED_RELATIONS, relation_rows_uri
+from etl.steps.index import MAX_COUNTED_RELATIONS, IndexedRelations
 from etl.steps.spill import Shared
 from etl.steps.task_settings import TaskSettings
 from etl.strings.native import NOWHERE, count, group, take
@@ -38,14 +39,12 @@ class TranslatePlan:
 
     settings: TaskSettings
     rows: Exchange
-    """From shards to chunks."""
+    """From shards to chunks; last, if they are dynamic, the numbers of the chunks' relation names."""
     partition_numbers: Int64
     """[shards] the partition of each shard."""
     first_indices: Int64
     """[shards] index of the first new id of each shard."""
-    num_relations: int
-    rare_relations: list[int]
-    """Static relations to leave out."""
+    relations: IndexedRelations
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,21 +81,16 @@ def nothing(settings: TaskSettings, num_relations: int) -> Translated:
     return Translated(none, none, of_sides, np.zeros(num_counted, np.int64), 0, 0)
 
 
-def translate(
-    shared: Shared[TranslatePlan], number: int, chunk: EdgeChunk, first_relation: int
-) -> Translated:
-    """Sort the edges of a chunk by bucket; earlier chunks have `first_relation` dynamic relation names."""
+def translate(shared: Shared[TranslatePlan], number: int, chunk: EdgeChunk) -> Translated:
+    """Sort the edges of a chunk by bucket."""
     plan = shared.read()
     settings, uri = plan.settings, storage.join(plan.settings.folders.work, chunk.name)
-    codes = spill.read_batches(f"{uri}.codes.arrow")
-    column = {name: codes[name].to_numpy() for name in codes.column_names}
-    index_of, partition_of = _indices(plan, number)
-    rel_N = column["rel"]
-    if settings.dynamic:
-        numbers = spill.read_values(relation_rows_uri(settings), first_relation, chunk.num_relations)
-        rel_N = numbers[rel_N]
-    elif plan.rare_relations:
-        rel_N = np.where(np.isin(rel_N, plan.rare_relations), np.int32(-1), rel_N)
+    (codes,) = spill.read_batches(f"{uri}.codes.arrow").to_batches()
+    lists = {name: codes[name] for name in codes.schema.names if pa.types.is_list(codes[name].type)}
+    column = {name: codes[name].to_numpy() for name in codes.schema.names if name not in lists}
+    column |= {name: pc.list_value_length(of_side).to_numpy() for name, of_side in lists.items()}
+    index_of, partition_of, relation_of = _numbers(plan, number)
+    rel_N = take(relation_of, column["rel"])
     index_N = {side: take(index_of, column[side]) for side in Side}
     known_N = rel_N >= 0
     kept_N = known_N.copy()
@@ -114,37 +108,27 @@ def translate(
     starts, records = group(columns, bucket_N, settings.num_split_buckets, heads)
     num_heads = count(heads[:, 0].copy(), settings.num_split_buckets)
     num_features = {}
-    for side in settings.feature_sides:
-        counts_N = column.get(f"{side}_features", none_N)
-        num_features[side] = _translate_features(settings, uri, side, index_of, counts_N, bucket_N)
+    for side in settings.feature_sides:  # in the order of the edges
+        of_side, counts_N = lists.get(name := f"{side}_features"), column.get(name, none_N)
+        features = none_N[:0] if of_side is None else index_of[of_side.flatten().to_numpy()]
+        of_edges, features = group([features], np.repeat(bucket_N, counts_N), settings.num_split_buckets)
+        spill.write_records(f"{uri}{features_suffix(side)}", of_edges, features, settings.etl)
+        num_features[side] = np.diff(of_edges)
     spill.write_records(f"{uri}.edges.i32", starts, records, settings.etl)
+    num_relations = plan.relations.num_relations
     if chunk.removes:
         return replace(
-            nothing(settings, plan.num_relations), num_edges=np.diff(starts) - num_heads, num_heads=num_heads
+            nothing(settings, num_relations), num_edges=np.diff(starts) - num_heads, num_heads=num_heads
         )
-    few = plan.num_relations <= MAX_COUNTED_RELATIONS
+    few = num_relations <= MAX_COUNTED_RELATIONS
     return Translated(
         np.diff(starts) - num_heads,
         num_heads,
         num_features,
-        count(np.where(kept_N, rel_N, np.int32(NOWHERE)), plan.num_relations)
-        if few
-        else np.zeros(0, np.int64),
+        count(np.where(kept_N, rel_N, np.int32(NOWHERE)), num_relations) if few else np.zeros(0, np.int64),
         int((~known_N).sum()),
         int((known_N & ~kept_N).sum()),
     )
-
-
-def _translate_features(
-    settings: TaskSettings, uri: str, side: Side, index_of: Int32, counts_N: Int32, bucket_N: Int32
-) -> Int64:
-    """Write the features of one side in the order of the edges; return the number per bucket."""
-    features = np.zeros(0, np.int32)
-    if counts_N.any():
-        features = index_of[read_features(uri, side, int(counts_N.sum(dtype=np.int64)))]
-    starts, records = group([features], np.repeat(bucket_N, counts_N), settings.num_split_buckets)
-    spill.write_records(f"{uri}{features_suffix(side)}", starts, records, settings.etl)
-    return np.diff(starts)
 
 
 def features_suffix(side: Side) -> str:
@@ -152,19 +136,20 @@ def features_suffix(side: Side) -> str:
     return f".{side}_edges.i32"
 
 
-def _indices(plan: TranslatePlan, number: int) -> tuple[Int32, Int32]:
-    """Return the index, in its partition, of each of a chunk's ids, -1: left out; and the partition of each.
+def _numbers(plan: TranslatePlan, number: int) -> tuple[Int32, Int32, Int32]:
+    """Return the index, in its partition, of each of a chunk's ids, -1: left out; the partition of each.
 
-    The last entries, -1, are for the code -1 of a list of features.
+    The last entries, -1, are for the code -1 of a list of features. Then the number of each relation.
     """
-    indices, counts = [], []
-    for (_, content), first in zip(exchange.pieces(plan.rows, number), plan.first_indices, strict=True):
-        rows = np.frombuffer(content, np.int32)
-        indices.append(np.where(rows >= 0, rows + np.int32(first), np.int32(-2) - rows))
-        counts.append(len(rows))
+    rows = [np.frombuffer(content, np.int32) for _, content in exchange.pieces(plan.rows, number)]
+    relation_of = rows.pop() if plan.settings.dynamic else plan.relations.numbers
     none = np.full(1, -1, np.int32)
-    partitions = np.repeat(plan.partition_numbers.astype(np.int32), counts)
-    return np.concatenate([*indices, none]), np.append(partitions, none)
+    indices = [
+        np.where(of_shard >= 0, of_shard + np.int32(first), np.int32(-2) - of_shard)
+        for of_shard, first in zip(rows, plan.first_indices, strict=True)
+    ]
+    partitions = np.repeat(plan.partition_numbers.astype(np.int32), [*map(len, rows)])
+    return np.concatenate([*indices, none]), np.append(partitions, none), relation_of
 
 
 def _bucket_of(settings: TaskSettings, partition_of: Int32, column: dict[str, Any]) -> Int32:
