@@ -22,7 +22,7 @@ from distributed import Client
 
 from etl.run.checks import refuse_ignored, warn_of_left_out
 from etl.strings.table import number_names
-from etl.tables.check_rows import CORRECT, WITHOUT_VIEWS, BlockPosition, Rules, ids_or_null
+from etl.tables.check_rows import CORRECT, WITHOUT_VIEWS, RangePosition, Rules, ids_or_null
 from etl.tables.data_file import DataFile
 from etl.tables.files import TableFiles, find_files
 from etl.tables.formats import FileRange, format_of
@@ -219,8 +219,8 @@ def read_rows(
     """Read the rows of a piece in blocks: all columns, and the raw ids of some, null where missing."""
     for file_range in group:
         fields = list(file_range.table.columns())  # those that all rows of a file share end its blocks
-        for first_row, block in read_whole(file_range):
-            at = BlockPosition(file_range.uri, dict(zip(schema.names, schema.names, strict=True)), first_row)
+        at = RangePosition(file_range.uri, dict(zip(schema.names, schema.names, strict=True)))
+        for block in read_whole(file_range):
             columns = [
                 _as(wanted.type, block[field], wanted.name, at)
                 for field, wanted in zip(fields, schema, strict=True)
@@ -247,7 +247,7 @@ def _columns(files: Sequence[DataFile], table: WholeTableConfig) -> tuple[tuple[
     raise RawTableError(f"{', '.join(table.path)}: expected a table, found files without columns")
 
 
-def _as(kind: pa.DataType, column: pa.ChunkedArray, name: str, at: BlockPosition) -> pa.ChunkedArray:
+def _as(kind: pa.DataType, column: pa.ChunkedArray, name: str, at: RangePosition) -> pa.ChunkedArray:
     try:
         return column.cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

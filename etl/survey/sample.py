@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from etl.tables.check_rows import BlockPosition, ids_or_null
+from etl.tables.check_rows import RangePosition, ids_or_null
 from etl.tables.formats import BadLine, FileRange
 from etl.tables.formats.base import OnBadLine
 from etl.tables.read import read_whole
@@ -27,7 +27,7 @@ def first_rows(
             num_rows += 1
             on_bad_line(line)
 
-    for _, block in read_whole(file_range, note):
+    for block in read_whole(file_range, note):
         blocks.append(pa.table({name: as_strings(block[name]) for name in block.column_names}))
         num_rows += block.num_rows
         if num_rows >= limit:
@@ -43,7 +43,7 @@ def as_strings(values: pa.ChunkedArray) -> pa.ChunkedArray:
     Lists and structs are all null.
     """
     try:
-        return pa.chunked_array([ids_or_null(values, "", BlockPosition("", {"": ""}, 0))])
+        return pa.chunked_array([ids_or_null(values, "", RangePosition("", {"": ""}))])
     except RawTableError:  # no ids
         kind = values.type
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):

@@ -19,10 +19,11 @@ import pyarrow.compute as pc
 
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_ids import holds_whole_numbers, may_be_ids, texts_of
-from graphmill.storage.as_json import Int64
 
 _FIRST_NOT_ASCII = 0x80
 WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+ROW = "row"
+"""Column of a block beside its fields: the number of each row, from 1, counted as `RangePosition` says."""
 UNKNOWN_RELATION = "relation: unknown relation"
 CORRECT = "correct the table"
 QUARANTINE = f"{CORRECT}, or set etl.on_bad_row: quarantine to leave such rows out and write them to a table"
@@ -54,12 +55,11 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class BlockPosition:
-    """Position of a block in its file, for messages."""
+class RangePosition:
+    """Position of a range in its file, for messages."""
 
     uri: str
     columns: dict[str, str]
-    first_row: int
     start: int = 0
     """Start of the row count: a byte of a text file, a stripe of an ORC file."""
     unit: str = ""
@@ -70,8 +70,8 @@ class BlockPosition:
         return f"row {row} ({start})"
 
     def error(self, field: str, problem: str, row: int | None = None) -> RawTableError:
-        """Return an error about the column of a field, or about the `row`-th row of the block."""
-        at = "" if row is None else f"{self.place(self.first_row + row + 1)}, "
+        """Return an error about the column of a field, or about a row, by its number."""
+        at = "" if row is None else f"{self.place(row)}, "
         return RawTableError(f"{self.uri}: {at}column {self.columns[field]!r} ({field}): {problem}")
 
 
@@ -79,10 +79,10 @@ class BlockPosition:
 class BadRows:
     """Rows of a block that cannot become edges, all for the same reason."""
 
-    at: BlockPosition
+    at: RangePosition
     reason: str
     rows: npt.NDArray[np.int64]
-    """Their numbers in the file, from 1, counted as `BlockPosition` says."""
+    """Their numbers."""
     block: pa.Table
     """The rows as they were read."""
 
@@ -93,28 +93,22 @@ class _BadRowsError(Exception):
         self.field, self.rows, self.reason, self.detail = field, rows, reason, detail
 
 
-def checked(
-    block: pa.Table, at: BlockPosition, rules: Rules, numbers: Int64 | None = None
-) -> tuple[pa.Table, list[BadRows]]:
-    """Return the good rows of a block `with_true_types`, as the types listed above, and the bad rows.
-
-    `numbers` are those of the rows, from the block's first row; None: 0, 1, 2, ...
-    """
-    row_N = np.arange(block.num_rows) if numbers is None else numbers
+def checked(block: pa.Table, at: RangePosition, rules: Rules) -> tuple[pa.Table, list[BadRows]]:
+    """Return the good rows of a block `with_true_types`, as the types listed above, and the bad rows."""
     bad: list[BadRows] = []
     while True:
+        fields = [field for field in block.column_names if field != ROW]
         try:
-            columns = {field: _checked(block[field], field, at, rules) for field in block.column_names}
-            return pa.table(columns), bad
+            return pa.table({field: _checked(block[field], field, at, rules) for field in fields}), bad
         except _BadRowsError as error:
+            row_B = block[ROW].to_numpy()[error.rows]
             if not rules.quarantines:
                 detail = f"{error.detail}; {rules.remedy}"
-                raise at.error(error.field, detail, int(row_N[error.rows[0]])) from None
-            reason = f"{error.field}: {error.reason}"
-            bad.append(BadRows(at, reason, at.first_row + row_N[error.rows] + 1, block.take(error.rows)))
+                raise at.error(error.field, detail, int(row_B[0])) from None
+            bad.append(BadRows(at, f"{error.field}: {error.reason}", row_B, block.take(error.rows)))
             good_N = np.ones(block.num_rows, bool)
             good_N[error.rows] = False
-            block, row_N = block.filter(pa.array(good_N)), row_N[good_N]
+            block = block.filter(pa.array(good_N))
 
 
 def with_true_types(block: pa.Table) -> pa.Table:
@@ -144,7 +138,7 @@ def _is_list(kind: pa.DataType) -> bool:
     return isinstance(kind, pa.ListType | pa.LargeListType | pa.FixedSizeListType)
 
 
-def ids_or_null(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Array:
+def ids_or_null(column: pa.ChunkedArray, field: str, at: RangePosition) -> pa.Array:
     """Convert raw ids to strings; what is null or empty becomes null."""
     column = _texts(column, field, at)
     try:
@@ -154,7 +148,7 @@ def ids_or_null(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.Ar
     return pc.if_else(pc.equal(strings, ""), None, strings)
 
 
-def _checked(column: pa.ChunkedArray, field: str, at: BlockPosition, rules: Rules) -> pa.ChunkedArray:
+def _checked(column: pa.ChunkedArray, field: str, at: RangePosition, rules: Rules) -> pa.ChunkedArray:
     if field == "weight":
         return _weights(column, at)
     if field == "relation":
@@ -171,7 +165,7 @@ def _refuse(field: str, wrong_N: Any, reason: str, detail: str) -> None:
 
 
 def _strings(
-    column: pa.ChunkedArray, field: str, at: BlockPosition, *, takes_empty: bool = False
+    column: pa.ChunkedArray, field: str, at: RangePosition, *, takes_empty: bool = False
 ) -> pa.ChunkedArray:
     is_text = not holds_whole_numbers(column.type)
     column = _texts(column, field, at)
@@ -187,7 +181,7 @@ def _strings(
     return column.cast(pa.string())
 
 
-def _texts(column: pa.ChunkedArray, field: str, at: BlockPosition) -> pa.ChunkedArray:
+def _texts(column: pa.ChunkedArray, field: str, at: RangePosition) -> pa.ChunkedArray:
     """Return raw ids or relation names as strings, or as bytes, which may not be UTF-8."""
     if not may_be_ids(column.type):
         raise at.error(field, _wrong_type(column, at.columns[field]))
@@ -236,7 +230,7 @@ def _is_ascii(strings: pa.Array) -> bool:
     return not used.size or int(used.max()) < _FIRST_NOT_ASCII
 
 
-def _features(column: pa.ChunkedArray, field: str, at: BlockPosition, delimiter: str) -> pa.ChunkedArray:
+def _features(column: pa.ChunkedArray, field: str, at: RangePosition, delimiter: str) -> pa.ChunkedArray:
     """Convert to lists of feature names; empty text is an empty list."""
     if column.null_count:
         _refuse(field, column.is_null(), "null", "null; a row without features has an empty list")
@@ -256,7 +250,7 @@ def _features(column: pa.ChunkedArray, field: str, at: BlockPosition, delimiter:
     return pa.chunked_array([pa.ListArray.from_arrays(offsets, pa.concat_arrays(names.chunks))])
 
 
-def _relations(column: pa.ChunkedArray, at: BlockPosition, rules: Rules) -> pa.ChunkedArray:
+def _relations(column: pa.ChunkedArray, at: RangePosition, rules: Rules) -> pa.ChunkedArray:
     """Convert relation names to dictionary arrays with one common dictionary."""
     named = _named_relations(column, at)
     if rules.relations is None or not len(named):
@@ -274,7 +268,7 @@ def _relations(column: pa.ChunkedArray, at: BlockPosition, rules: Rules) -> pa.C
     return named
 
 
-def _named_relations(column: pa.ChunkedArray, at: BlockPosition) -> pa.ChunkedArray:
+def _named_relations(column: pa.ChunkedArray, at: RangePosition) -> pa.ChunkedArray:
     if column.type == pa.dictionary(pa.int32(), pa.string()) and len(column):
         column = column.unify_dictionaries()
         names = column.chunk(0).dictionary
@@ -283,7 +277,7 @@ def _named_relations(column: pa.ChunkedArray, at: BlockPosition) -> pa.ChunkedAr
     return _strings(column, "relation", at).dictionary_encode()
 
 
-def _weights(column: pa.ChunkedArray, at: BlockPosition) -> pa.ChunkedArray:
+def _weights(column: pa.ChunkedArray, at: RangePosition) -> pa.ChunkedArray:
     if column.null_count:
         _refuse("weight", column.is_null(), "null", "null; every edge needs a weight")
     if pa.types.is_dictionary(column.type):

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from etl.tables import ranges
-from etl.tables.check_rows import BlockPosition, Rules, ids_or_null
+from etl.tables.check_rows import RangePosition, Rules, ids_or_null
 from etl.tables.data_file import plain_file
 from etl.tables.formats import FORMATS
 from etl.tables.formats import base as line_files
@@ -99,16 +99,16 @@ def test_types_of_raw_ids(tmp_path: Path, ids: pa.Array) -> None:
 @given(st.lists(st.decimals(-(10**38) + 1, 10**38 - 1, places=0), min_size=1))
 def test_whole_decimals_are_written_in_digits(values: list[Decimal]) -> None:
     column = pa.chunked_array([pa.array(values, pa.decimal128(38, 0))])
-    found = ids_or_null(column, "l", BlockPosition("t", {"l": "l"}, 0))
+    found = ids_or_null(column, "l", RangePosition("t", {"l": "l"}))
     assert found.to_pylist() == [str(int(value)) for value in values]
     hundreds = pa.chunked_array([pa.array([Decimal(12300), Decimal(-100)], pa.decimal128(7, -2))])
-    assert ids_or_null(hundreds, "l", BlockPosition("t", {"l": "l"}, 0)).to_pylist() == ["12300", "-100"]
+    assert ids_or_null(hundreds, "l", RangePosition("t", {"l": "l"})).to_pylist() == ["12300", "-100"]
 
 
 @given(st.lists(st.uuids() | st.none()), st.integers(0, 5))
 def test_uuids_have_their_usual_text(values: list[uuid.UUID | None], start: int) -> None:
     column = pa.chunked_array([pa.array([value and value.bytes for value in values], pa.uuid()).slice(start)])
-    found = ids_or_null(column, "l", BlockPosition("t", {"l": "l"}, 0))
+    found = ids_or_null(column, "l", RangePosition("t", {"l": "l"}))
     assert found.to_pylist() == [value and str(value) for value in values[start:]]
 
 

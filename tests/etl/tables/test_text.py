@@ -430,7 +430,7 @@ def test_a_whole_table_with_a_column_of_several_types(tmp_path: Path) -> None:
     path.write_bytes(lines_of(*rows))
     table = WholeTableConfig(path=[str(path)], names=tuple(rows[0]))
     (source,) = find_ranges("t", table, plain_file(str(path)), 10)
-    found = pa.concat_tables(block for _, block in read_whole(source)).rename_columns(list(rows[0]))
+    found = pa.concat_tables(read_whole(source)).rename_columns(list(rows[0]))
     texts = {"m": ["1", "t", "true"]}
     assert found.to_pydict() == {name: [row[name] for row in rows] for name in rows[0]} | texts
     for value, problem in (("5", "expected int64"), (2**63, "expected int64"), (1.0, "expected int64")):
