@@ -188,8 +188,8 @@ def _entities(settings: TaskSettings, index: IndexedEntities, merged: Merged) ->
             key: {name: sum(of_partitions) for name, of_partitions in _by_type(settings, counts).items()}
             for key, counts in by_partition.items()
         },
-        "train_degree": {name: summarize(of_type.counts) for name, of_type in of_types.items()},
-        "degree_histogram": {name: histogram(of_type.counts) for name, of_type in of_types.items()},
+        "train_degree": {name: summarize(of_type) for name, of_type in of_types.items()},
+        "degree_histogram": {name: histogram(of_type) for name, of_type in of_types.items()},
         "highest_degrees": {name: list(map(list, of_type.highest)) for name, of_type in of_types.items()},
     }
 

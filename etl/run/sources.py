@@ -195,8 +195,7 @@ def with_counts(plan: SourcePlan, encoded: Sequence[Encoded]) -> list[SourceFile
     by_number = dict(enumerate(plan.files))
     for file_range in plan.ranges:
         of_file = by_number[file_range.number]
-        names = {name.rpartition(".")[2] for name in file_range.integer_columns}  # without the table's
-        columns = sorted({*of_file.integer_columns, *names})
+        columns = sorted({*of_file.integer_columns, *file_range.integer_columns})
         by_number[file_range.number] = of_file.model_copy(update={"integer_columns": columns})
     for group in encoded:
         for number, counts in group.files.items():

@@ -31,23 +31,30 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
 @dataclass(frozen=True, eq=False)
-class DegreeCounts:
-    """Number of entities per bin of degrees."""
+class Degrees:
+    """Degrees of some ids in train edges."""
 
     floors: Int64
     """[bins] smallest degree of each bin that is not empty, ascending."""
     counts: Int64
-    """[bins] entities in it."""
+    """[bins] ids in it."""
     largest: int
+    highest: list[tuple[int, str]]
+    """Most train edges of an id, and the id, most first."""
+
+    @property
+    def num_outside_train(self) -> int:
+        """Number of ids without an edge."""
+        return int(self.counts[self.floors == 0].sum())
 
 
-def count_degrees(degrees: Int64) -> DegreeCounts:
-    """Count entities by degree."""
+def count_degrees(degrees: Int64, highest: list[tuple[int, str]]) -> Degrees:
+    """Count ids by degree."""
     floors, counts = np.unique(_floors(degrees, _DIGITS)[0], return_counts=True)
-    return DegreeCounts(floors, counts, int(degrees.max(initial=0)))
+    return Degrees(floors, counts, int(degrees.max(initial=0)), highest)
 
 
-def histogram(merged: DegreeCounts) -> list[list[int]]:
+def histogram(merged: Degrees) -> list[list[int]]:
     """Count entities by degree, in up to four bins per octave: [first degree, last, entities], ascending."""
     floors, widths = _floors(merged.floors, _SHOWN_DIGITS)
     first, at, places = np.unique(floors, return_index=True, return_inverse=True)
@@ -56,7 +63,7 @@ def histogram(merged: DegreeCounts) -> list[list[int]]:
     return bins
 
 
-def summarize(merged: DegreeCounts) -> dict[str, int]:
+def summarize(merged: Degrees) -> dict[str, int]:
     """Return quantiles of the degrees: min, p50, p90, p99, p99.9, max; nothing of no entity."""
     if not len(merged.floors):
         return {}
@@ -91,26 +98,12 @@ def top_degrees(pairs: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
     return sorted(pairs, key=lambda pair: (-pair[0], pair[1]))[:NUM_HIGHEST]
 
 
-@dataclass(frozen=True, eq=False)
-class Degrees:
-    """Degrees of some ids in train edges."""
-
-    num_outside_train: int
-    counts: DegreeCounts
-    highest: list[tuple[int, str]]
-    """Most train edges of an id, and the id, most first."""
-
-
 def sum_degrees(parts: Sequence[Degrees]) -> Degrees:
     """Add up the degrees of several shards or partitions."""
-    of_bins = [part.counts for part in parts]
-    floors, places = np.unique(np.concatenate([part.floors for part in of_bins]), return_inverse=True)
-    counts = np.bincount(places, np.concatenate([part.counts for part in of_bins])).astype(np.int64)
-    return Degrees(
-        sum(part.num_outside_train for part in parts),
-        DegreeCounts(floors, counts, max(part.largest for part in of_bins)),
-        top_degrees(pair for part in parts for pair in part.highest),
-    )
+    floors, places = np.unique(np.concatenate([part.floors for part in parts]), return_inverse=True)
+    counts = np.bincount(places, np.concatenate([part.counts for part in parts])).astype(np.int64)
+    highest = top_degrees(pair for part in parts for pair in part.highest)
+    return Degrees(floors, counts, max(part.largest for part in parts), highest)
 
 
 def count_partition(settings: TaskSettings, partition: Partition, num_entities: int) -> Degrees:
@@ -125,7 +118,7 @@ def count_partition(settings: TaskSettings, partition: Partition, num_entities: 
             for at in _indices(rows, side, is_own, edges_only=settings.removes):
                 check_indices(at, num_entities, side, rows.uri)
                 add_counts(at, counts)
-    return Degrees(int((counts == 0).sum()), count_degrees(counts), _highest(settings, partition, counts))
+    return count_degrees(counts, _highest(settings, partition, counts))
 
 
 def _indices(rows: AllRows, side: Side, is_own: Int32 | None, *, edges_only: bool) -> Iterator[Int32]:

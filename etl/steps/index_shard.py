@@ -249,11 +249,7 @@ def _order(
     counts = IndexedShard(
         int(is_new.sum()),
         int((~kept & is_named & (known < 0)).sum()),
-        Degrees(
-            int((indexed & (degrees == 0)).sum()),
-            count_degrees(degrees[indexed]),
-            highest_degrees(known_ids.strings, np.where(indexed, degrees, 0)),
-        ),
+        count_degrees(degrees[indexed], highest_degrees(known_ids.strings, np.where(indexed, degrees, 0))),
         np.bincount(slots, minlength=len(shard.slots)),
         int(is_listed.sum()),
         int((is_listed & is_met).sum()),

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphmill import storage
-from graphmill.config import Config
+from graphmill.config import Config, RelationConfig
 from graphmill.config.sections.etl import EtlConfig, TableConfig
 from graphmill.errors import ConfigError
 from graphmill.formats.murmur import Hashes, scale
@@ -31,18 +31,6 @@ class Partition(NamedTuple):
 
     entity_type: str
     number: int
-
-
-class TaskRelation(NamedTuple):
-    """Name and entity types of a relation."""
-
-    name: str
-    lhs: str
-    rhs: str
-
-    def entity_type(self, side: Side) -> str:
-        """Name of the entity type on `side`."""
-        return self.lhs if side is Side.LHS else self.rhs
 
 
 @dataclass(frozen=True)
@@ -66,8 +54,8 @@ class TaskSettings:
     """By entity type, in the configuration's order."""
     num_slots: dict[str, int]
     """Slots per partition: ranges of hashes, which can be sorted one by one."""
-    relations: tuple[TaskRelation, ...]
-    """Relations by number; one entry for all dynamic relations."""
+    relations: tuple[RelationConfig, ...]
+    """Names and entity types of the relations, by number; one entry for all dynamic relations."""
     dynamic: bool
     featurized: frozenset[str]
     """Types whose entities are lists of features."""
@@ -94,7 +82,8 @@ class TaskSettings:
         worst_bytes = num_ids * (ID_OVERHEAD_BYTES + 3 * _TYPICAL_ID_BYTES)
         num_slots = 2 * worst_bytes // etl.index_bytes
         relations = tuple(
-            TaskRelation(relation.name, relation.lhs, relation.rhs) for relation in config.relations
+            RelationConfig(name=relation.name, lhs=relation.lhs, rhs=relation.rhs)  # no plug-ins
+            for relation in config.relations
         )
         return cls(
             etl=etl.model_copy(
@@ -250,7 +239,7 @@ def day_of(config: Config) -> int:
     return (date.fromisoformat(day) - date(1970, 1, 1)).days
 
 
-def _grid(relations: tuple[TaskRelation, ...], num_partitions: Mapping[str, int]) -> Bucket:
+def _grid(relations: tuple[RelationConfig, ...], num_partitions: Mapping[str, int]) -> Bucket:
     """Partitions along each side: the most of the types that occur there."""
     return Bucket(
         *(max(num_partitions[relation.entity_type(side)] for relation in relations) for side in Side)

@@ -159,7 +159,7 @@ def _tried(given: dict[str, Any], file: DataFile) -> _Trial | None:
     try:
         head = format_of(file.uri, options).read_head(file.uri, options, _TRIED_ROWS)
         table = WholeTableConfig(**dict(options) | {"names": tuple(head.names)})
-        for file_range in find_ranges("", table, file, _TRIED_ROWS)[:1]:
+        for file_range in find_ranges(table, file, _TRIED_ROWS)[:1]:
             rows = first_rows(file_range, count, _TRIED_ROWS).rename_columns(head.names)
     except RawTableError:
         pass

@@ -147,7 +147,7 @@ def _look_at(
     types = _types(file, head)
     names = [*types, *(name for name in file.values if name not in types)]
     table = WholeTableConfig(**dict(dialect.options) | {"names": tuple(names)})
-    ranges = find_ranges("", table, file, SAMPLE_ROWS)
+    ranges = find_ranges(table, file, SAMPLE_ROWS)
     if not ranges:
         return None
     rows = first_rows(ranges[0])

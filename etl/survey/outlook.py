@@ -57,7 +57,7 @@ def estimate(config: Config) -> Estimate:
 
 def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
     """Estimate the rows of a table by the heads of its first files, and return its first range."""
-    heads = [find_ranges("", table, file, chunk_rows=1 << 20) for file in files[:MAX_HEADS]]
+    heads = [find_ranges(table, file, chunk_rows=1 << 20) for file in files[:MAX_HEADS]]
     num_rows = sum(file_range.num_rows for ranges in heads for file_range in ranges)
     sizes = [file.num_bytes() for file in files]
     share = sum(sizes[:MAX_HEADS]) / max(sum(sizes), 1)

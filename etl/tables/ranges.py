@@ -34,13 +34,13 @@ def ranges_of_files(files: Sequence[NumberedFile], chunk_rows: int) -> list[File
     """Find the ranges of files; see `find_ranges`."""
     return [
         replace(file_range, number=number)
-        for number, label, table, file in files
-        for file_range in find_ranges(label, table, file, chunk_rows)
+        for number, _, table, file in files
+        for file_range in find_ranges(table, file, chunk_rows)
     ]
 
 
-def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> list[FileRange]:
-    """Find the columns of a file, and cut the file into ranges; `label` names the table in figures."""
+def find_ranges(table: Table, file: DataFile, chunk_rows: int) -> list[FileRange]:
+    """Find the columns of a file, and cut the file into ranges."""
     file_format = format_of(file.uri, table, file.snapshot)
     try:
         head = file_format.read_head(file.uri, table, chunk_rows)
@@ -55,7 +55,7 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
         field: nested.type_at(head.types[path[0]], path[1:]) for field, path in paths.items() if head.types
     }
     integers = tuple(
-        f"{label}.{field}"
+        field
         for field, kind in types.items()
         if field != "weight" and field in table.columns() and holds_whole_numbers(kind)
     )
@@ -65,8 +65,7 @@ def find_ranges(label: str, table: Table, file: DataFile, chunk_rows: int) -> li
     whole = FileRange(
         table,
         file.uri,
-        columns={field: ".".join(path) for field, path in paths.items()},
-        nested={field: path for field, path in paths.items() if len(path) > 1},
+        paths,
         num_columns=len(head.names),
         renamed=_renamed(table, head, file, paths),
         values=values,

@@ -115,7 +115,8 @@ def _refuse(at: RangePosition, remedy: str, line: BadLine) -> NoReturn:
 
 def _kept(file_range: FileRange, block: pa.Table, deleted: DeletedRows) -> pa.Table:
     fields = {column: filter_field(column) for column in columns_of(file_range.filters)}
-    mask_N = deleted.mask(block[ROW].to_numpy() - 1)
+    first_row = block[ROW][0].as_py() - 1 if block.num_rows else 0
+    mask_N = deleted.mask(first_row, block.num_rows)
     if file_range.filters:
         columns = {column: block[field] for column, field in fields.items()}
         passes = rows_that_pass(file_range.filters, columns)
@@ -127,10 +128,8 @@ def _kept(file_range: FileRange, block: pa.Table, deleted: DeletedRows) -> pa.Ta
 def fields_of(file_range: FileRange, rows: pa.Table) -> pa.Table:
     """Return columns as a reader gave them by field, with those that the file's path or a log gives."""
     columns = {
-        field: pc.struct_field(rows[file_range.nested[field][0]], list(file_range.nested[field][1:]))
-        if field in file_range.nested
-        else rows[name]
-        for field, name in file_range.columns.items()
+        field: pc.struct_field(rows[name], below) if below else rows[name]
+        for field, (name, *below) in file_range.paths.items()
     }
     for field, kind in file_range.renamed.items():
         chunks = [chunk.view(kind) for chunk in columns[field].chunks]

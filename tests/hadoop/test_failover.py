@@ -160,4 +160,4 @@ def test_a_run_survives_the_loss_of_a_datanode_with_work_files(available: MiniHd
     for _ in range(2):
         available.tell("stop-datanode 0")  # of those that are left
     with pytest.raises(StorageError, match=r"t\.parquet: cannot read: .*DataNodes"):  # no bad input
-        find_ranges("tables[0]", raw, plain_file(f"{available.uri}/t.parquet"), 100)
+        find_ranges(raw, plain_file(f"{available.uri}/t.parquet"), 100)

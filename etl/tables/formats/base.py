@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 
 from etl.tables.blocks import ranges_within
 from etl.tables.data_file import DataFile, Deletes
+from etl.tables.nested import Path
 from graphmill.config.sections.etl import FilesConfig, Filters, Table
 from graphmill.formats.raw_tables.opened import Cut, has_lines_of_bytes, suffixes_of
 from graphmill.storage.as_json import ArrowType
@@ -43,9 +44,9 @@ class FileRange:
 
     table: Table
     uri: str
-    columns: dict[str, str]
-    """Name, for the reader, of the column of each field: lhs, rhs, relation, weight, id; or the dotted path
-    of a field in a struct."""
+    paths: dict[str, Path]
+    """Column of each field (lhs, rhs, relation, weight, id) as the reader names it, and the fields that lead
+    from there to a value in a struct."""
     cut: Cut = None
     """[start, stop) of row groups, stripes or bytes; None: the whole file."""
     first_row: int = 0
@@ -57,8 +58,6 @@ class FileRange:
     num_bytes: int = 0
     """Size of the file, in the first of its ranges; 0 in the others."""
     num_columns: int = 0
-    nested: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Column and fields that lead to each of `columns` that is a field in a struct."""
     renamed: dict[str, ArrowType] = field(default_factory=dict)
     """Types of fields that hold structs, with the names that the table's log gives what is in them."""
     values: dict[str, str | None] = field(default_factory=dict)
@@ -66,7 +65,7 @@ class FileRange:
     types: dict[str, ArrowType] = field(default_factory=dict)
     """Types of the columns to read, if the file has types; JSON is read as these types."""
     integer_columns: tuple[str, ...] = ()
-    """Columns of raw ids that are integers in the table, and become decimal strings."""
+    """Fields whose raw ids are integers in the table, and become decimal strings."""
     filters: Filters = ()
     """Conditions on the rows; the column `c` of a condition is the field `filter c`."""
     deletes: tuple[Deletes, ...] = ()
@@ -78,8 +77,8 @@ class FileRange:
 
     @property
     def names(self) -> list[str]:
-        """Columns to read, as the reader names them, each once."""
-        return list(dict.fromkeys(self.columns.values()))
+        """Columns to read, or dotted paths, as the reader names them, each once."""
+        return list(dict.fromkeys(map(".".join, self.paths.values())))
 
 
 @dataclass(frozen=True)

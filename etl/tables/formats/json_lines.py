@@ -217,7 +217,7 @@ def _lines(block: bytes) -> list[bytes]:
 def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.Table]:
     uri, table = file_range.uri, file_range.table
     takes_others = not isinstance(table, WholeTableConfig)
-    fields = {file_range.nested.get(name, (column,)): name for name, column in file_range.columns.items()}
+    fields = {path: name for name, path in file_range.paths.items()}
     ids = {
         path for path, name in fields.items() if takes_others and name != "weight" and name in table.columns()
     }

@@ -43,9 +43,8 @@ def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBa
     with storage.open_input(file_range.uri) as stream:
         orc = paorc.ORCFile(stream)
         padded = _padded(orc.reader.serialized_file_tail())
-        paths = [file_range.nested.get(field, (name,)) for field, name in file_range.columns.items()]
         # ORC takes every dot for a path: a column with a dot in its name can only be read with all others.
-        is_dotted = any("." in name for path in paths for name in path)
+        is_dotted = any("." in name for path in file_range.paths.values() for name in path)
         names = None if is_dotted else file_range.names
         for stripe in range(*(file_range.cut or (0, orc.nstripes))):
             batch = orc.read_stripe(stripe, names)

@@ -53,7 +53,8 @@ def _select(uri: str, chunk_rows: int, wanted: pc.Expression) -> Sequence[tuple[
 
 def _read(file_range: FileRange, on_bad_line: OnBadLine) -> Iterator[pa.RecordBatch]:
     # Names of relations repeat: reading them as a dictionary takes half the time.
-    relation = file_range.columns.get("relation")
+    path = file_range.paths.get("relation")
+    relation = ".".join(path) if path else None
     if relation and pa.types.is_nested(file_range.types.get(relation, pa.string())):
         relation = None  # no name, as the check of the rows says
     with _open(file_range.uri, relation) as parquet:

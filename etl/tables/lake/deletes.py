@@ -27,7 +27,6 @@ from graphmill import storage
 from graphmill.errors import FormatError
 from graphmill.formats.parquet import bounds
 from graphmill.formats.raw_tables import reading
-from graphmill.storage.as_json import Int64
 
 _MAGIC = 1681511377
 _MAX_BYTES = 1 << 30
@@ -39,12 +38,12 @@ class DeletedRows:
     def __init__(self, deletes: Iterable[Deletes]) -> None:
         self._bitmaps = [bitmap for delete in deletes for bitmap in _read(delete)]
 
-    def mask(self, at_N: Int64) -> npt.NDArray[np.bool_]:
-        """Tell which of the rows at adjacent positions are kept, bool [N]."""
-        mask_N = np.ones(len(at_N), bool)
+    def mask(self, first_row: int, num_rows: int) -> npt.NDArray[np.bool_]:
+        """Which of `num_rows` rows from `first_row` on are kept, bool [num_rows]."""
+        mask_N = np.ones(num_rows, bool)
         for bitmap in self._bitmaps:
-            here = bitmap & type(bitmap)(range(at_N[0], at_N[-1] + 1))
-            mask_N[np.fromiter(here, np.int64, len(here)) - at_N[0]] = False
+            here = bitmap & type(bitmap)(range(first_row, first_row + num_rows))
+            mask_N[np.fromiter(here, np.int64, len(here)) - first_row] = False
         return mask_N
 
 

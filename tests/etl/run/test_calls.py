@@ -171,7 +171,10 @@ def test_a_large_run_takes_few_calls_and_small_arguments(tmp_path: Path) -> None
     config = configuration.load(str(tmp_path / "config.yaml"))
     etl = config.section(EtlConfig)
     num_edges, num_files, num_ids = 10**10, 10_000, 10**9
-    of_file: dict[str, Any] = {"columns": {"lhs": "l", "rhs": "r"}, "types": dict.fromkeys("lr", pa.string())}
+    of_file: dict[str, Any] = {
+        "paths": {"lhs": ("l",), "rhs": ("r",)},
+        "types": dict.fromkeys("lr", pa.string()),
+    }
     of_file |= {"cut": (0, 1), "num_rows": num_edges // num_files, "num_bytes": 24 * num_edges // num_files}
     ranges = [
         FileRange(etl.tables[0], f"hdfs://namenode/edges/part-{number:06d}.parquet", **of_file)

@@ -77,7 +77,7 @@ def edges_read(settings: Config) -> Counter[Edge]:
     names = None if settings.dynamic_relations else tuple(each.name for each in settings.relations)
     for table in settings.section(EtlConfig).tables:
         for file in find_files(settings, table).files():
-            for file_range in find_ranges("", table, file, 1000):
+            for file_range in find_ranges(table, file, 1000):
                 for rows, bad in read_blocks(file_range, 1000, Rules(relations=names, quarantines=True)):
                     assert not bad
                     edges.update(_edges(table, rows.to_pydict()))
@@ -204,7 +204,7 @@ def test_a_file_of_another_format_is_known_by_its_bytes(tmp_path: Path, rng: Gen
     assert "format: parquet" in check(path, [(a, "links", b) for a, b in rows])[0]
     table = TableConfig(path=(str(path),), lhs="source", rhs="target", relation="r")
     with pytest.raises(RawTableError, match=r"links\.csv: .* first bytes of parquet; set .*format: parquet"):
-        find_ranges("", table, plain_file(str(path)), 1000)
+        find_ranges(table, plain_file(str(path)), 1000)
     path = tmp_path / "links.edges"  # no format has this suffix
     path.write_text("".join(f"{a} {b}\n" for a, b in rows))
     assert "format: csv" in check(path, [(a, "links", b) for a, b in rows])[0]
@@ -239,7 +239,7 @@ def test_what_the_dialect_says_is_what_etl_reads(tmp_path_factory, rows, delimit
     columns = {"lhs": "source_id", "rhs": "target_id"} if has_header else {"lhs": 0, "rhs": 1}
     assert options.header == has_header
     table = TableConfig(**dict(options) | columns | {"relation": "r"})
-    (file_range,) = find_ranges("", table, plain_file(str(path)), 1000)
+    (file_range,) = find_ranges(table, plain_file(str(path)), 1000)
     blocks = [good.to_pydict() for good, _ in read_blocks(file_range, 1000, Rules())]
     assert [edge for each in blocks for edge in _edges(table, each)] == [(a, "r", b) for a, b in rows]
 

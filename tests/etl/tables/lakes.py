@@ -97,7 +97,7 @@ def read(
     rows: list[tuple[Any, ...]] = []
     bad_rows: list[tuple[str, int]] = []
     for file in found.files():
-        for source in find_ranges("tables[0]", found.table, file, chunk_rows):
+        for source in find_ranges(found.table, file, chunk_rows):
             for good, bad in read_blocks(source, chunk_rows, Rules(quarantines=True)):
                 rows += [tuple(row[each] for each in FIELDS if each in row) for row in good.to_pylist()]
                 bad_rows += [(each.reason, int(row)) for each in bad for row in each.rows]

@@ -104,7 +104,7 @@ def test_row_groups_without_such_rows_are_not_read(tmp_path: Path) -> None:
     ):
         found = found_in(path, filters=filters)
         (file,) = found.files()
-        assert [(each.cut, each.first_row) for each in find_ranges("t", found.table, file, 8)] == cuts
+        assert [(each.cut, each.first_row) for each in find_ranges(found.table, file, 8)] == cuts
 
 
 def test_rows_keep_their_numbers(tmp_path: Path) -> None:

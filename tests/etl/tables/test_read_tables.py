@@ -39,7 +39,7 @@ def rows_of_ranges(found: Iterable[FileRange], chunk_rows: int = 1000) -> list[t
 
 
 def rows_of(table: TableConfig, uri: str, chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
-    return rows_of_ranges(find_ranges("tables[0]", table, plain_file(uri), chunk_rows), chunk_rows)
+    return rows_of_ranges(find_ranges(table, plain_file(uri), chunk_rows), chunk_rows)
 
 
 def table_of(path: Path | str, **settings: Any) -> TableConfig:
@@ -92,8 +92,8 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
 def test_types_of_raw_ids(tmp_path: Path, ids: pa.Array) -> None:
     path = write_parquet(tmp_path / "t.parquet", l=ids, r=ids)
     assert rows_of(table_of(path), path) == [("1", "1"), ("-2", "-2"), ("3", "3")]
-    integers = find_ranges("tables[4]", table_of(path), plain_file(path), 10)[0].integer_columns
-    assert integers == (("tables[4].lhs", "tables[4].rhs") if holds_whole_numbers(ids.type) else ())
+    integers = find_ranges(table_of(path), plain_file(path), 10)[0].integer_columns
+    assert integers == (("lhs", "rhs") if holds_whole_numbers(ids.type) else ())
 
 
 @given(st.lists(st.decimals(-(10**38) + 1, 10**38 - 1, places=0), min_size=1))
@@ -151,7 +151,7 @@ def test_blanks_that_pad_text_of_orc_are_no_part_of_it(tmp_path: Path) -> None:
     assert rows_of(table_of(path, lhs="n", rhs="r"), str(path))[0] == ("1", "x ")
     for lhs in ("l", "e.c"):
         table = table_of(path, lhs=lhs, rhs="n")
-        blocks = read_blocks(find_ranges("t", table, plain_file(str(path)), 9)[0], 9, Rules(quarantines=True))
+        blocks = read_blocks(find_ranges(table, plain_file(str(path)), 9)[0], 9, Rules(quarantines=True))
         assert [row["lhs"] for good, _ in blocks for row in good.to_pylist()] == ["ab", "日本", "abcde"]
 
 
@@ -167,7 +167,7 @@ def test_long_ids_make_smaller_blocks(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("etl.tables.blocks.BLOCK_BYTES", 10_000)
     monkeypatch.setattr("etl.tables.blocks.BLOCK_ROWS", 16)
     path = write_parquet(tmp_path / "t.parquet", l=[f"{n:0500d}" for n in range(200)], r=["x"] * 200)
-    (source,) = find_ranges("tables[0]", table_of(path), plain_file(path), 1000)
+    (source,) = find_ranges(table_of(path), plain_file(path), 1000)
     sizes = [block.num_rows for block, _ in read_blocks(source, 1000, Rules())]
     assert sum(sizes) == 200
     assert max(sizes) <= 32
@@ -291,7 +291,7 @@ def test_orc_by_stripes(tmp_path: Path) -> None:
     path = str(tmp_path / "t.orc")
     ids = [f"{n:0200d}" for n in range(60_000)]
     paorc.write_table(pa.table({"l": ids, "r": ids}), path, stripe_size=1 << 20, compression="uncompressed")
-    found = find_ranges("t", table_of(path), plain_file(path), 1000)
+    found = find_ranges(table_of(path), plain_file(path), 1000)
     assert len(found) > 3
     assert rows_of_ranges(found) == [(each, each) for each in ids]
 
@@ -303,11 +303,7 @@ def sources(tmp_path: Path) -> list[FileRange]:
     path.write_text("head\tof\n" + "".join(f"{n:020d}\t{n % 7:020d}\n" for n in range(100_000)))
     packed.write_text("head,of\na,b\n")
     table = TableConfig(path=str(tmp_path), lhs="head", rhs="of", relation="r")
-    found = [
-        each
-        for uri in (path, packed)
-        for each in find_ranges("tables[0]", table, plain_file(str(uri)), 40_000)
-    ]
+    found = [each for uri in (path, packed) for each in find_ranges(table, plain_file(str(uri)), 40_000)]
     assert len(found) == 4
     return found
 

@@ -54,7 +54,7 @@ def quarantined(path: Path, content: bytes, **settings: Any) -> tuple[list[Any],
     """Rows, and row number, reason and text of the bad ones."""
     path.write_bytes(content)
     good, bad = [], []
-    for source in find_ranges("t", table_of(path, **settings), plain_file(str(path)), 1000):
+    for source in find_ranges(table_of(path, **settings), plain_file(str(path)), 1000):
         for block, found in read_blocks(source, 1000, Rules(quarantines=True)):
             good += [tuple(row.values()) for row in block.to_pylist()]
             for rows in found:
@@ -94,7 +94,7 @@ def test_text_is_cut_where_any_byte_tells_a_line_end(tmp_path, settings, compres
     path = tmp_path / f"t.tsv{compression}"
     content = ("é\tr\n" + "é\tü\n" * 100).encode(settings.get("encoding", "utf-8"))
     path.write_bytes(COMPRESS[compression](content))
-    found = find_ranges("t", table_of(path, **settings), plain_file(str(path)), 5)
+    found = find_ranges(table_of(path, **settings), plain_file(str(path)), 5)
     assert rows_of_ranges(found) == [("é", "ü")] * 100
     assert len(found) > 9 if is_cut else len(found) == 1
 
@@ -188,7 +188,7 @@ def test_lines_that_are_no_rows_do_not_gather_in_memory(tmp_path, name, line, re
     (tmp_path / name).write_text("".join(f"{each}\n" for each in lines))
     columns = {} if name == "t.csv" else {"lhs": "f0", "rhs": "f1"}
     table = table_of(tmp_path / name, header=False, **columns)
-    (source,) = find_ranges("t", table, plain_file(str(tmp_path / name)), 1000)
+    (source,) = find_ranges(table, plain_file(str(tmp_path / name)), 1000)
     found = [
         [(int(row), rows.reason) for rows in bad for row in rows.rows]
         for _, bad in read_blocks(source, 1000, Rules(quarantines=True))
@@ -273,9 +273,7 @@ def test_quoted_text(
             write(path, writer, rows, form)
             columns = {"lhs": "l", "rhs": "r"} if header else {}
             table = table_of(path, delimiter=sep, quoting=True, header=header, encoding=encoding, **columns)
-            found.update(
-                rows_of_ranges(find_ranges("t", table, plain_file(str(path)), chunk_rows), chunk_rows)
-            )
+            found.update(rows_of_ranges(find_ranges(table, plain_file(str(path)), chunk_rows), chunk_rows))
     assert found == Counter(row[:2] for rows in files for row in rows)
 
 
@@ -301,7 +299,7 @@ def test_plain_text(
         patch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
         patch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
         patch.setattr("etl.tables.ranges.MIN_BALANCED_BYTES", range_bytes)
-        found = find_ranges("t", table_of(path, header=header, encoding=encoding), plain_file(str(path)), 1)
+        found = find_ranges(table_of(path, header=header, encoding=encoding), plain_file(str(path)), 1)
         assert rows_of_ranges(balanced(found, num_workers)) == [row[:2] for row in rows]
 
 
@@ -429,7 +427,7 @@ def test_a_whole_table_with_a_column_of_several_types(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_bytes(lines_of(*rows))
     table = WholeTableConfig(path=[str(path)], names=tuple(rows[0]))
-    (source,) = find_ranges("t", table, plain_file(str(path)), 10)
+    (source,) = find_ranges(table, plain_file(str(path)), 10)
     found = pa.concat_tables(read_whole(source)).rename_columns(list(rows[0]))
     texts = {"m": ["1", "t", "true"]}
     assert found.to_pydict() == {name: [row[name] for row in rows] for name in rows[0]} | texts
@@ -449,8 +447,8 @@ def test_types_that_the_first_rows_tell(tmp_path: Path) -> None:
     for others in ({}, {"x": 1}):
         path.write_bytes(lines_of(row, row | others, {"x": "y"}))
         assert FORMATS["json"].read_head(str(path), table_of(path), 10).types == kinds
-    (source,) = find_ranges("t", table_of(path, lhs="i", rhs="t"), plain_file(str(path)), 10)
-    assert source.integer_columns == ("t.lhs",)
+    (source,) = find_ranges(table_of(path, lhs="i", rhs="t"), plain_file(str(path)), 10)
+    assert source.integer_columns == ("lhs",)
 
 
 @pytest.mark.parametrize(
@@ -499,7 +497,7 @@ def test_weights_and_filters_of_several_types(tmp_path: Path) -> None:
     assert weighted == [("1", "a", 1.0), ("b", "2", 0.5), ("1", "1", 2.0)]
     for chosen, expected in (("u", ["1"]), ("true", ["b"]), ("3", ["1"])):
         file = replace(plain_file(str(path)), filters=((("k", "==", chosen),),))
-        found = rows_of_ranges(find_ranges("t", table_of(path, **ENDS), file, 10))
+        found = rows_of_ranges(find_ranges(table_of(path, **ENDS), file, 10))
         assert [lhs for lhs, _ in found] == expected
 
 
@@ -533,7 +531,7 @@ def test_any_rows(tmp_path_factory, rows, range_bytes, chunk_bytes, end, is_nest
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
         patch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
-        found = rows_of_ranges(find_ranges("t", table_of(path, **ends), plain_file(str(path)), 1))
+        found = rows_of_ranges(find_ranges(table_of(path, **ends), plain_file(str(path)), 1))
     assert Counter(found) == Counter((str(lhs), str(rhs)) for lhs, rhs, *_ in rows)
 
 

@@ -32,7 +32,7 @@ from etl.tables.ranges import find_ranges
 from remap.job import read_ids
 def raw(path):
     table = TableConfig(path=path, lhs=0, rhs=1, relation="r")
-    (source,) = find_ranges("t", table, plain_file(path), 1 << 20)
+    (source,) = find_ranges(table, plain_file(path), 1 << 20)
     return sum(block.num_rows for block, _ in read_blocks(source, 1 << 20, Rules()))
 shared, huge = sys.argv[1:]
 index = lambda path: entity_index.read_part(str(Path(path).parents[2]), "user", 0)
