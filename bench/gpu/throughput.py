@@ -84,8 +84,8 @@ def _passes(
     def run(group: NegativeGroup, seed: int) -> None:
         fused.run(edges, [group], [(table, table)], seed)
 
-    run(NegativeGroup(0, 0, min(graph.timed_edges, WARM_UP_STEPS * config.batch_size)), seed=0)
-    timed = NegativeGroup(0, 0, graph.timed_edges)
+    run(NegativeGroup(0, 0, 0, min(graph.timed_edges, WARM_UP_STEPS * config.batch_size), {}), seed=0)
+    timed = NegativeGroup(0, 0, 0, graph.timed_edges, {})
     if graph.timed_edges < graph.num_edges:
         seconds = machine.median_s(lambda number: run(timed, number))
     else:

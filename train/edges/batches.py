@@ -32,7 +32,7 @@ from graphmill.vocab import Bucket, Side
 from train.edges.candidates import NumRows, by_sample
 from train.edges.negative_sampling import Batch, popularity
 from train.edges.one_vs_all import QueryBatch, group_by_query, has_queries
-from train.edges.own_rows import NO_BLOCKS, PAIRS, BlockRows, OwnRows
+from train.edges.own_rows import NO_BLOCKS, BlockRows, OwnRows
 from train.model.features import Bags, distinct
 
 
@@ -244,11 +244,10 @@ def cut_for_training(
         for span, num_steps in _spans(0, len(order_E), config.batch_size, _most_steps(config, 0)):
             yield _batch(config, 0, {}, edges, span, num_steps)
         return
-    relation_E = torch.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
-    key_E = relation_E * len(PAIRS) + blocks.pairs(config.relations, relation_E, edges.lhs, edges.rhs)
-    counts_RP = torch.bincount(key_E, minlength=len(config.relations) * len(PAIRS)).view(-1, len(PAIRS))
+    kind_E, num_pairs = blocks.kinds(config, edges.lhs, edges.rel, edges.rhs), len(blocks.pairs)
+    counts_RP = torch.bincount(kind_E, minlength=len(config.relations) * num_pairs).view(-1, num_pairs)
     # a stable sort keeps the random order within a relation; only the result is gathered, once
-    edges = edges[order_E[torch.sort(key_E[order_E], stable=True).indices]]
+    edges = edges[order_E[torch.sort(kind_E[order_E], stable=True).indices]]
     sources: list[Iterator[Batch | QueryBatch]] = []
     order: list[int] = []  # each source as often as it has batches
     stop = 0
@@ -263,7 +262,7 @@ def cut_for_training(
                 order += [len(sources)] * -(-len(chosen_Q) // config.batch_size)
                 sources.append(group.cut(chosen_Q, config.batch_size, generator, **compared))
             continue
-        for pair, count in zip(PAIRS, counts, strict=True):
+        for pair, count in zip(blocks.pairs, counts, strict=True):
             start, stop = stop, stop + count
             spans = list(_spans(start, stop, config.batch_size, _most_steps(config, relation)))
             order += [len(sources)] * len(spans)

@@ -3,15 +3,15 @@
 The edges of a chunk (train.chunk_edges of a batch) share their negatives. On each side, the negatives of a
 chunk are the entities of its first num_batch_negs edges (edges come in random order), and num_uniform_negs
 entities drawn from the partition (uniformly, by train.negative_power, or by a plug-in). With all_negs,
-negatives are all entities of the partition. The score of an edge's own entity is masked. The last chunk of a
-batch may be smaller. PBG's chunks have num_batch_negs edges.
-Source: docs/formats/pbg_v1.md.
+negatives are all entities of the partition, but a part of an edge's own block (train/edges/own_rows.py).
+The score of an edge's own entity is masked. The last chunk of a batch may be smaller. PBG's chunks have
+num_batch_negs edges. Source: docs/formats/pbg_v1.md.
 
 Shapes: B edges of a batch, S steps, C chunks of all steps, P positives per chunk, K candidates of a chunk
 (its P positives, then the drawn entities), M candidates that are negatives.
 """
 
-from collections.abc import Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -85,7 +85,7 @@ class Sampling:
 
     num_batch_negs: int
     num_uniform_negs: int
-    disabled: frozenset[Side]
+    sides: Collection[Side]  # that have negatives
     relations: Sequence[RelationConfig]
     chunk_edges: int = 1  # at least so many edges share their negatives
     sampler: AbstractNegativeSampler | None = None
@@ -98,7 +98,7 @@ class Sampling:
         if settings.negative_sampler is not None:
             sampler = made(NEGATIVE_SAMPLERS, settings.negative_sampler, config.num_uniform_negs)
         num_negs = config.num_batch_negs, config.num_uniform_negs
-        return cls(*num_negs, _disabled(config), config.relations, settings.chunk_edges, sampler)
+        return cls(*num_negs, sides_with_negatives(config), config.relations, settings.chunk_edges, sampler)
 
     @classmethod
     def of_evaluation(cls, config: PbgConfig) -> "Sampling":
@@ -107,7 +107,7 @@ class Sampling:
         return cls(
             config.num_batch_negs if batch is None else batch,
             config.num_uniform_negs if uniform is None else uniform,
-            _disabled(config),
+            sides_with_negatives(config),
             config.relations,
         )
 
@@ -152,19 +152,18 @@ class Sampling:
         first: dict[Side, int] = {}
         for side in Side:
             positives_CP = chunks(batch.index[side])
-            drawn = 0 if side in self.disabled or all_negs else self.num_uniform_negs
-            if self.sampler is None or side in self.disabled or all_negs:
-                own = batch.own_rows.get(side, EQUAL)
-                shape = num_chunks, drawn
+            has_negatives, own = side in self.sides, batch.own_rows.get(side, EQUAL)
+            if all_negs and has_negatives:
+                drawn_CN = own.compared(num_rows[side], generator).expand(num_chunks, -1)
+            elif self.sampler is None or not has_negatives:
+                shape = num_chunks, self.num_uniform_negs * has_negatives
                 drawn_CN = _draw(num_rows[side], shape, batch.popularity.get(side), own, generator)
             else:
                 index = {end: chunks(batch.index[end]) for end in Side}
                 rel = None if batch.rel_B is None else chunks(batch.rel_B)
                 chunked = ChunkedEdges(index[Side.LHS], index[Side.RHS], rel, weight_CP, batch.relation)
                 drawn_CN = sample(self.sampler, chunked, side, num_rows[side], generator)
-            if all_negs and side not in self.disabled:
-                drawn_CN = torch.arange(num_rows[side]).expand(num_chunks, -1)
-            in_batch = 0 if all_negs or side in self.disabled else self.num_batch_negs
+            in_batch = self.num_batch_negs if has_negatives and not all_negs else 0
             first[side], again = in_batch_negatives(in_batch, chunk)
             repeated_CP = positives_CP[:, :again]
             rows[side] = torch.cat([positives_CP, repeated_CP, drawn_CN.to(positives_CP.device)], dim=1)
@@ -214,10 +213,6 @@ def sides_with_negatives(config: PbgConfig) -> list[Side]:
     """The sides whose negatives are not disabled."""
     off = {Side.LHS: config.disable_lhs_negs, Side.RHS: config.disable_rhs_negs}
     return [side for side in Side if not off[side]]
-
-
-def _disabled(config: PbgConfig) -> frozenset[Side]:
-    return frozenset(Side) - set(sides_with_negatives(config))
 
 
 def popularity(index_E: Tensor, num_rows: int, power: float) -> Tensor:

@@ -264,16 +264,7 @@ def group_by_query(
         key_E = entity_E if rel_E is None else rel_E * width + entity_E
         sorted_E, order_E = torch.sort(key_E, stable=True)
         key_Q, count_Q = torch.unique_consecutive(sorted_E, return_counts=True)
-        groups.append(
-            QueryGroup(
-                relation,
-                side,
-                key_Q % width,
-                None if rel_E is None else key_Q // width,
-                count_Q,
-                index[side][order_E],
-                weight_E[order_E],
-                share=1 / len(sides),
-            )
-        )
+        queries = key_Q % width, None if rel_E is None else key_Q // width, count_Q
+        answers = index[side][order_E], weight_E[order_E]
+        groups.append(QueryGroup(relation, side, *queries, *answers, share=1 / len(sides)))
     return groups

@@ -4,7 +4,7 @@ Rows of two blocks meet in one visit, and all edges among them are there. Rows o
 all its B - 1 visits, and each of these has a part of the edges among them. If all wrong answers counted
 alike, rows of one block would be wrong answers to each other B - 1 times as often as to other rows, and right
 ones no more often: their scores would be too low by log(B - 1). So a wrong answer from a query's own block
-counts 1 / (B - 1) times.
+counts 1 / (B - 1) times: in the softmax of a query by its weight, elsewhere by the odds that it is drawn.
 
 A visit's table of a type has the rows of the first block, then those of the second.
 Shapes: E edges, K rows.
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from graphmill.checkpoints.pbg import Iteration
-from graphmill.config import RelationConfig
+from graphmill.config import Config, RelationConfig
 from graphmill.vocab import Bucket, Side
 from train.edges.visits import Blocks
 
@@ -40,6 +40,19 @@ class OwnRows(NamedTuple):
             return score_K
         is_own_K = (rows_K >= self.start) & (rows_K < self.stop)
         return score_K + is_own_K.to(score_K) * math.log(self.weight)
+
+    def odds(self, num_rows: int) -> tuple[int, int, int]:
+        """Return start, stop, and the odds of 2^32 that a row drawn from so many is one of these."""
+        own = self.weight * (self.stop - self.start)
+        return self.start, self.stop, round(2**32 * own / (own + num_rows - (self.stop - self.start)))
+
+    def compared(self, num_rows: int, generator: torch.Generator) -> Tensor:
+        """List all rows, but each of these with odds of its weight: [K]."""
+        rows_N = torch.arange(num_rows)
+        if self.weight == 1:
+            return rows_N
+        is_other_N = (rows_N < self.start) | (rows_N >= self.stop)
+        return rows_N[is_other_N | (torch.rand(num_rows, generator=generator) < self.weight)]
 
 
 EQUAL = OwnRows()
@@ -73,25 +86,26 @@ class BlockRows:
         first, second = self.stops[relation.entity_type(side)]
         return OwnRows(*((0, first), (first, second))[block], self.weight)
 
+    @property
+    def pairs(self) -> Sequence[tuple[int, int]]:
+        """Pairs of blocks that edges are in."""
+        return PAIRS if self.stops else PAIRS[:1]
+
     def own_rows(self, relation: RelationConfig, pair: tuple[int, int]) -> dict[Side, OwnRows]:
         """The own rows of edges whose lhs and rhs are in these blocks, on each side."""
-        return {
-            side: self.own(relation, side, block) for side, block in zip(Side, reversed(pair), strict=True)
-        }
+        return {side: self.own(relation, side, block) for side, block in zip(Side, pair[::-1], strict=True)}
 
     def block_of(self, relation: RelationConfig, side: Side, rows_K: Tensor) -> Tensor:
         """The block of each of these entities on `side`, int64 [K]; 0 where blocks make no difference."""
         return (rows_K >= self._second(relation, side)).long()
 
-    def pairs(
-        self, relations: Sequence[RelationConfig], relation_E: Tensor, lhs_E: Tensor, rhs_E: Tensor
-    ) -> Tensor:
-        """The number of each edge's pair of blocks among `PAIRS`, [E]."""
-        pair_E = torch.zeros_like(relation_E)
-        for side, rows_E in ((Side.LHS, lhs_E), (Side.RHS, rhs_E)) if self.stops else ():
-            second_R = torch.tensor([self._second(relation, side) for relation in relations])
-            pair_E = 2 * pair_E + (rows_E >= second_R.to(rows_E.device)[relation_E])
-        return pair_E
+    def kinds(self, config: Config, lhs_E: Tensor, rel_E: Tensor, rhs_E: Tensor) -> Tensor:
+        """The number of each edge's static relation and pair of blocks, relation by relation, [E]."""
+        relation_E = kind_E = torch.zeros_like(rel_E) if config.dynamic_relations else rel_E
+        for side, rows_E in zip(Side, (lhs_E, rhs_E), strict=True) if self.stops else ():
+            second_R = torch.tensor([self._second(relation, side) for relation in config.relations])
+            kind_E = 2 * kind_E + (rows_E >= second_R.to(rows_E.device)[relation_E])
+        return kind_E
 
     def _second(self, relation: RelationConfig, side: Side) -> int:
         """First row of the second block, if blocks make a difference."""

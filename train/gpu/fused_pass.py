@@ -10,7 +10,7 @@ Edges that do not fill a batch or a chunk make smaller steps.
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain, product
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from graphmill.model.operators import operator_of
 from graphmill.run import seeds
 from train.edges.batches import EdgeTensors
 from train.edges.negative_sampling import Sampling
+from train.edges.own_rows import NO_BLOCKS, BlockRows, OwnRows
 from train.gpu.capture import Captured, capture_on
 from train.gpu.fused_step import FusedStep, NegativeGroup, Shape, Sides
 from train.gpu.reference import LOSSES, OPERATORS, KernelClock, KernelEdges, half_bits
@@ -115,7 +116,7 @@ class FusedPass:
             pieces = [pieces[number] for number in order.tolist()]
         if self.capture is not None:
             edges = self._in_place(edges)
-        clock_SF = _clocks(pieces, sides, seed).to(step.device)
+        clock_SF = _clocks(groups, pieces, sides, seed).to(step.device)
         begun = list(accumulate((shape.num_edges for _, shape, _ in pieces), initial=0))
         scales = [lr_scale(share / max(begun[-1], 1)) for share in begun[:-1]]
         rates_2 = torch.tensor([step.config.lr, step.adagrad.lr], dtype=torch.float64)
@@ -190,34 +191,32 @@ def _alike(config: Config) -> list[int]:
     return [kinds.index(kind) for kind in kinds]
 
 
-def _clocks(pieces: list[Piece], sides: Sequence[Sides], seed: int) -> Tensor:
-    keys = {
-        relation: seeds.derived(seed, "group", relation) & 0xFFFFFFFF
-        for relation in {group.relation for group, *_ in pieces}
-    }
-    clocks = [
-        KernelClock(
-            keys[group.relation],
-            position,
-            group.first,
-            group.size,
-            half_bits(group.size),
-            *map(len, sides[group.relation]),
-        )
-        for group, _, position in pieces
-    ]
+def _clocks(groups: list[NegativeGroup], pieces: list[Piece], sides: Sequence[Sides], seed: int) -> Tensor:
+    first: dict[int, KernelClock] = {}
+    for kind, relation, start, size, own_rows in groups:
+        key, num_rows = seeds.derived(seed, "group", kind) & 0xFFFFFFFF, [*map(len, sides[relation])]
+        own = chain(*map(OwnRows.odds, own_rows.values(), num_rows))
+        first[kind] = KernelClock(key, 0, start, size, half_bits(size), *num_rows, *own)
+    clocks = [first[group.kind]._replace(position=position) for group, _, position in pieces]
     return torch.tensor(clocks, dtype=torch.int64).view(-1, len(KernelClock._fields))
 
 
-def grouped(config: Config, edges: EdgeTensors) -> tuple[KernelEdges, list[NegativeGroup]]:
-    """Convert edges to 32-bit columns, with the edges of each static relation side by side."""
-    if config.dynamic_relations:
-        groups = [NegativeGroup(0, 0, len(edges))] if len(edges) else []
-    else:
-        if bool((edges.rel[1:] < edges.rel[:-1]).any()):
-            edges = edges[torch.sort(edges.rel, stable=True).indices]
-        counts = torch.bincount(edges.rel, minlength=len(config.relations)).tolist()
-        pairs = enumerate(zip(counts, accumulate(counts), strict=True))
-        groups = [NegativeGroup(number, end - count, count) for number, (count, end) in pairs if count]
+def grouped(
+    config: Config, edges: EdgeTensors, blocks: BlockRows = NO_BLOCKS
+) -> tuple[KernelEdges, list[NegativeGroup]]:
+    """Convert edges to 32-bit columns, with those of each static relation and pair of blocks side by side."""
+    kinds = list(product(enumerate(config.relations), blocks.pairs))
+    counts = [len(edges)]
+    if len(kinds) > 1:
+        kind_E = blocks.kinds(config, edges.lhs, edges.rel, edges.rhs)
+        if bool((kind_E[1:] < kind_E[:-1]).any()):
+            edges = edges[torch.sort(kind_E, stable=True).indices]
+        counts = torch.bincount(kind_E, minlength=len(kinds)).tolist()
+    first = list(accumulate(counts, initial=0))
+    groups = [
+        NegativeGroup(kind, number, first[kind], counts[kind], blocks.own_rows(relation, pair))
+        for kind, ((number, relation), pair) in enumerate(kinds)
+        if counts[kind]
+    ]
     lhs, rel, rhs = (column.to(torch.int32) for column in (edges.lhs, edges.rel, edges.rhs))
     return KernelEdges(lhs, rel, rhs, edges.weight), groups

@@ -22,6 +22,7 @@ from graphmill.ask.model import Model
 from graphmill.config import Config
 from graphmill.vocab import Side
 from train.edges.negative_sampling import in_batch_negatives
+from train.edges.own_rows import OwnRows
 from train.gpu import reference
 from train.gpu.capture import Branch
 from train.gpu.reference import (
@@ -42,11 +43,13 @@ Sides = tuple[Table, Table]  # the tables of lhs and rhs
 
 
 class NegativeGroup(NamedTuple):
-    """Edges that one kind of step can train: of one static relation, or of all dynamic relations."""
+    """Edges that one kind of step can train: of one static relation, or of all, and of one pair of blocks."""
 
+    kind: int  # among all relations and pairs of blocks
     relation: int
     first: int
     size: int
+    own_rows: Mapping[Side, OwnRows]
 
 
 class Shape(NamedTuple):
@@ -139,17 +142,12 @@ class OperatorRows:
 
 def operator_rows(config: Config, model: Model, adagrad: Adagrad) -> list[OperatorRows]:
     """Make the parameters of all relations: for each relation its rows, which it may share."""
-    kinds: dict[tuple[str, int], list[int]] = {}
-    for number, relation in enumerate(config.relations):
-        kind = relation.operator, config.entity_dimension(relation.rhs)
-        kinds.setdefault(kind, []).append(number)
+    kinds = [(relation.operator, config.entity_dimension(relation.rhs)) for relation in config.relations]
     rows = {
-        number: own
-        for numbers in kinds.values()
-        for own in [OperatorRows(model, adagrad, numbers)]
-        for number in numbers
+        kind: OperatorRows(model, adagrad, [n for n, other in enumerate(kinds) if other == kind])
+        for kind in set(kinds)
     }
-    return [rows[number] for number in range(len(config.relations))]
+    return [rows[kind] for kind in kinds]
 
 
 class FusedStep:

@@ -71,9 +71,14 @@ def permute(key: Tensor | int, position: Tensor, num_items: int) -> Tensor:
     return item
 
 
-def draw(key: Tensor | int, counter: Tensor, num_items: int) -> Tensor:
-    """Draw an item of [0, num_items) for each counter, num_items < 2^31."""
-    return (mix(key, counter) * num_items) >> 32
+def draw(
+    key: Tensor | int, counter: Tensor, num_items: int, start: int = 0, stop: int = 0, odds: int = 0
+) -> Tensor:
+    """Draw an item below num_items < 2^31 for each counter: of [start, stop) by `odds` of 2^32."""
+    bits, own = mix(key, counter), stop - start
+    other = (bits * (num_items - own)) >> 32
+    is_own = mix(key ^ 1, counter) < odds
+    return torch.where(is_own, start + ((bits * own) >> 32), other + own * (other >= start))
 
 
 def _network(key: Tensor | int, value: Tensor, bits: int) -> Tensor:
@@ -103,6 +108,12 @@ class KernelClock(NamedTuple):
     half_bits: int  # of the size: half_bits
     num_lhs: int  # rows of the tables
     num_rhs: int
+    start_lhs: int = 0  # own rows (train/edges/own_rows.py)
+    stop_lhs: int = 0
+    odds_lhs: int = 0  # of 2^32, that a drawn row is one of them
+    start_rhs: int = 0
+    stop_rhs: int = 0
+    odds_rhs: int = 0
 
 
 class KernelSample(NamedTuple):
@@ -174,11 +185,11 @@ def sample(edges: KernelEdges, clock_F: Tensor, shape: tuple[int, int, int, int]
     place_CP = position + torch.arange(chunks * positives, device=clock_F.device).view(chunks, positives)
     edge_CP = clock.first + permute(key, place_CP, clock.size)
     counter_CM = torch.arange(chunks * drawn, device=clock_F.device).view(chunks, drawn)
-    num_rows = clock.num_lhs, clock.num_rhs
+    sides = (edges.lhs, clock.num_lhs, clock[7:10]), (edges.rhs, clock.num_rhs, clock[10:])
     rows = []
-    for side, (column, num) in enumerate(zip((edges.lhs, edges.rhs), num_rows, strict=True)):
+    for side, (column, num, own) in enumerate(sides):
         side_key = mix(key ^ (side + 1), position)
-        drawn_CM = draw(side_key, counter_CM, num).to(torch.int32)
+        drawn_CM = draw(side_key, counter_CM, num, *own).to(torch.int32)
         rows.append(torch.cat([column[edge_CP], column[edge_CP[:, :again]], drawn_CM], dim=1))
     weight_CP = torch.ones(edge_CP.shape, device=clock_F.device)
     if edges.weight is not None:

@@ -112,15 +112,15 @@ class BucketTrainer:
         (Hogwild), as PBG's workers do.
         """
         place, at_once = (*iteration.place, *bucket), self.plan.batches_at_once
+        blocks = self._block_rows(bucket, iteration)
         if self.fused is not None:
             seed = seeds.derived(self.config.seed, "bucket", *place)
             pairs = [(own[Side.LHS], own[Side.RHS]) for own in sides]
             scale = partial(self._lr_scale, iteration)
-            return self.fused.run(*grouped(self.config, edges), pairs, seed, check, scale)
+            return self.fused.run(*grouped(self.config, edges, blocks), pairs, seed, check, scale)
         generator = seeds.generator(self.config.seed, "bucket", *place)
         sorts = sorts_of(self.config)
         num_rows = {side: [len(own[side]) for own in sides] for side in Side}
-        blocks = self._block_rows(bucket, iteration)
         cut = batches.cut_for_training(self.config, edges, generator, num_rows, known, blocks)
         totals = _Totals(check, CHECK_BATCHES * self.config.batch_size, self.context.device)
 

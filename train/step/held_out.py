@@ -53,7 +53,7 @@ def rank(
         totals[-1] += sum(num_in_order(parts, batch.num_steps, generator) for parts in scored.values())
         count += len(batch)
     # the loss is summed over the sides, ranks are averaged
-    num_sides = max(len(set(Side) - sampling.disabled), 1)
+    num_sides = max(len(sampling.sides), 1)
     divisors = torch.tensor([1.0] + [float(num_sides)] * (len(NAMES) - 1), dtype=torch.float64)
     means = (totals / (max(count, 1) * divisors)).tolist()
     return {"count": count, "metrics": dict(zip(NAMES, means, strict=True))}

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, product
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -27,8 +28,11 @@ from train.edges.batches import EdgeTensors
 from train.edges.candidates import CandidateSampler, exact
 from train.edges.negative_sampling import Sampling, popularity
 from train.edges.one_vs_all import QueryBatch, QueryGroup
-from train.edges.own_rows import NO_BLOCKS, BlockRows
+from train.edges.own_rows import BlockRows, OwnRows
 from train.edges.visits import elimination_order, ordered_buckets
+from train.gpu import reference
+from train.gpu.fused_pass import FusedPass, grouped
+from train.gpu.fused_step import FusedStep
 from train.run.bucket import lr_scale, share_done, share_of_negatives
 from train.step.queries import QueryStep
 
@@ -514,39 +518,52 @@ def test_rows_without_any_mass_are_drawn_alike():
     assert drawn.log_weight_C.exp().sum() == pytest.approx(8, rel=0.3)
 
 
-def drawn(config, edges, num_rows, blocks=NO_BLOCKS):
-    """Count the draws of each row on each side."""
-    rows = {side: [num_rows] for side in Side}
-    counts = {side: torch.zeros(num_rows) for side in Side}
+def drawn(config, edges, blocks):
+    """The rows of lhs and rhs, [C, K], of batch after batch between five rows."""
     generator = torch.Generator().manual_seed(0)
+    rows, tables = {side: [5] for side in Side}, dict.fromkeys(Side, range(5))
     for batch in batches.cut_for_training(config, edges, generator, rows, blocks=blocks):
-        tables = dict.fromkeys(Side, range(num_rows))
         for block in Sampling.of_training(config).blocks(batch, tables, generator):
-            for side in Side:
-                found = block.rows[side][:, block.num_positives :].flatten()
-                counts[side] += torch.bincount(found, minlength=num_rows)
-    return counts
+            yield block.rows.values()
+
+
+def drawn_by_fused_step(config, edges, blocks):
+    """The same of step after step."""
+    scene, found = Scene(config, counts={"node": 5}, dtype=torch.float32), []
+    fused = FusedPass(FusedStep(config, scene.model, scene.adagrad, CPU))
+    watched = {"sample": lambda *given: found.append(drawn := reference.sample(*given)) or drawn}
+    fused.step.kernels = SimpleNamespace(**vars(reference) | watched)
+    fused.run(*grouped(config, edges, blocks), [list(scene.side_tables.values())], seed=0)
+    return [each.rows_SCK for each in found]
 
 
 @pytest.mark.parametrize("own_weight", [1.0, 0.25])
-@pytest.mark.parametrize("power", [0.0, 0.5])
-def test_negatives_are_drawn_as_often_as_edges_ask(power, own_weight):
+@pytest.mark.parametrize(("power", "draws"), [(0.0, drawn), (0.5, drawn), (0.0, drawn_by_fused_step)])
+def test_negatives_are_drawn_as_often_as_edges_ask(power, draws, own_weight):
     """Rows of an entity's own block, 0 and 1 or 2 to 4, come by their weight."""
-    config = make_config("unused", batch_size=100, num_batch_negs=1, num_uniform_negs=200,
+    config = make_config("unused", batch_size=100, num_batch_negs=1, num_uniform_negs=200, global_emb=False,
                          train={"negative_power": power, "chunk_edges": 1})  # fmt: skip
     lhs = torch.tensor([0] * 99 + [1] * 24 + [2] * 3)
     rhs = torch.tensor([3] * 63 + [4] * 63)
     edges = EdgeTensors(lhs, torch.zeros_like(lhs), rhs, torch.ones(len(lhs)))
-    counts = drawn(config, edges, 5, BlockRows(own_weight, {config.relations[0].lhs: (2, 5)}))
-    weight_25 = torch.tensor(
-        [[own_weight] * 2 + [1.0] * 3, [1.0] * 2 + [own_weight] * 3]
-    )  # by the block that asks
-    degrees = {Side.LHS: [99, 24, 3, 0, 0], Side.RHS: [0, 0, 0, 63, 63]}
-    for side, asking in ((Side.LHS, rhs), (Side.RHS, lhs)):
-        expected_25 = weight_25 * (1 + torch.tensor(degrees[side])) ** power
+    blocks = BlockRows(own_weight, {config.relations[0].lhs: (2, 5)})
+    counts = torch.zeros(2, 5)
+    for rows in draws(config, edges, blocks):
+        counts += torch.stack([torch.bincount(of_side[:, 1:].flatten(), minlength=5) for of_side in rows])
+    weight_25 = torch.tensor([[own_weight] * 2 + [1.0] * 3, [1.0] * 2 + [own_weight] * 3])  # by who asks
+    degrees = [99, 24, 3, 0, 0], [0, 0, 0, 63, 63]
+    for count_5, degree_5, asking in zip(counts, degrees, (rhs, lhs), strict=True):
+        expected_25 = weight_25 * (1 + torch.tensor(degree_5)) ** power
         share_25 = expected_25 / expected_25.sum(1, keepdim=True)
-        share = counts[side] / counts[side].sum()
-        torch.testing.assert_close(share, share_25[(asking >= 2).long()].mean(0), atol=0.01, rtol=0.05)
+        expected_5 = share_25[(asking >= 2).long()].mean(0)
+        torch.testing.assert_close(count_5 / count_5.sum(), expected_5, atol=0.01, rtol=0.05)
+
+
+def test_all_negatives_have_own_rows_by_their_weight():
+    generator = torch.Generator().manual_seed(0)
+    found = [OwnRows(2, 5, 0.25).compared(7, generator) for _ in range(1000)]
+    share_7 = torch.bincount(torch.cat(found)) / len(found)
+    torch.testing.assert_close(share_7, torch.tensor([1, 1, 0.25, 0.25, 0.25, 1, 1]), atol=0.06, rtol=0)
 
 
 def test_running_sums_of_popularity():

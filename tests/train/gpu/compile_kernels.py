@@ -65,7 +65,7 @@ def passes(sizes: list[int]) -> None:
     """A pass over as many edges, for each of some sizes."""
     fused = fused_step(16, 100, "softmax", "tf32")
     for size in sizes:
-        for _, shape, _ in fused_pass.cut(fused.config, [NegativeGroup(0, 0, size)]):
+        for _, shape, _ in fused_pass.cut(fused.config, [NegativeGroup(0, 0, 0, size, {})]):
             launch(fused, shape)
 
 

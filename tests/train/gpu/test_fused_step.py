@@ -16,11 +16,13 @@ from graphmill.vocab import Side
 from tests.train.gpu.recording import Recorder
 from tests.train.graphs import make_config, relation
 from tests.train.step.test_plain import Scene
+from train.edges.batches import EdgeTensors
 from train.edges.negative_sampling import Batch, Block, in_batch_negatives
+from train.edges.own_rows import BlockRows
 from train.gpu import fused_pass, reference
 from train.gpu.copies import Slot, num_floats_of
-from train.gpu.fused_pass import FusedPass, obstacle
-from train.gpu.fused_step import FusedStep, NegativeGroup, Shape
+from train.gpu.fused_pass import FusedPass, grouped, obstacle
+from train.gpu.fused_step import FusedStep, Shape
 from train.gpu.reference import KernelClock, draw, mix, permute
 from train.model.optimizer import Adagrad
 from train.step.plain import PlainStep
@@ -71,19 +73,12 @@ def edges_of(num_edges, num_rows, generator, *, weighted):
     def column(limit: int) -> Tensor:
         return torch.randint(limit, (num_edges,), generator=generator, dtype=torch.int32)
 
-    return reference.KernelEdges(
+    return EdgeTensors(
         column(num_rows[0]),
         column(NUM_RELATIONS).sort().values,
         column(num_rows[1]),
-        torch.rand(num_edges, generator=generator) + 0.5 if weighted else None,
+        torch.rand(num_edges, generator=generator, dtype=torch.float64) + 0.5 if weighted else None,
     )
-
-
-def groups_of(config: Config, edges: reference.KernelEdges) -> list[NegativeGroup]:
-    if config.dynamic_relations:
-        return [NegativeGroup(0, 0, len(edges.rel))]
-    counts = torch.bincount(edges.rel, minlength=NUM_RELATIONS).tolist()
-    return [NegativeGroup(number, sum(counts[:number]), count) for number, count in enumerate(counts)]
 
 
 CASES = [
@@ -104,10 +99,7 @@ def test_a_step_is_that_of_the_plain_trainer(dynamic, same, operator, loss, sett
     assert obstacle(config) is None
     generator = torch.Generator().manual_seed(3)
     num_rows = [NUM_ROWS[config.relations[0].entity_type(side)] for side in Side]
-    edges = edges_of(200, num_rows, generator, weighted=weighted)
-    if edges.weight is not None:
-        edges = edges._replace(weight=edges.weight.double())
-    group = groups_of(config, edges)[-1]
+    edges, (*_, group) = grouped(config, edges_of(200, num_rows, generator, weighted=weighted))
     positives = 12
     shape = Shape(group.relation, 2, positives)
 
@@ -145,9 +137,10 @@ BUCKETS = [(0, 0), (1, 0), (1, 0), (1, 1)]  # slots of lhs and rhs
 class Run:
     """Epochs over buckets, whose tables are in slots, as those of a buffer on a device."""
 
-    def __init__(self, config: Config, *, captured: bool) -> None:
+    def __init__(self, config: Config, *, captured: bool, blocks: bool = False) -> None:
         generator = torch.Generator().manual_seed(1)
-        self.config, self.types = config, [config.relations[0].entity_type(side) for side in Side]
+        self.config, self.has_blocks = config, blocks
+        self.types = [config.relations[0].entity_type(side) for side in Side]
         self.slots = {
             (name, slot): Table(
                 torch.randn(NUM_ROWS[name], config.dimension, generator=generator) / 2,
@@ -160,8 +153,8 @@ class Run:
         self.model = Model(config, num_relations, relation_init="random", seed=2)
         self.adagrad = Adagrad(self.model.parameters, config.relation_lr or config.lr)
         self.fused = FusedPass(FusedStep(config, self.model, self.adagrad, torch.device("cpu")))
-        tables = [each for table in self.slots.values() for each in (table.embeddings_ND, table.sums)]
-        self.recorder = Recorder(self.fused, tables) if captured else None
+        self.tables = [each for table in self.slots.values() for each in (table.embeddings_ND, table.sums)]
+        self.recorder = Recorder(self.fused, self.tables) if captured else None
         self.sums: list[Tensor] = []
 
     def train(self) -> "Run":
@@ -172,41 +165,38 @@ class Run:
 
     def bucket(self, epoch: int, number: int) -> None:
         """Train on edges of another number, with tables of another length, at another learning rate."""
-        pair = []
-        for side, name in enumerate(self.types):
-            table = self.slots[name, BUCKETS[number][side]]
-            num_rows = len(table) - number % 3
-            pair.append(Table(table.embeddings_ND[:num_rows], table.sums[:num_rows]))
+        tables = [self.slots[name, slot] for name, slot in zip(self.types, BUCKETS[number], strict=True)]
+        pair = [table.rows(slice(len(table) - number % 3)) for table in tables]
         if self.types[0] == self.types[1] and BUCKETS[number][0] == BUCKETS[number][1]:
             pair[1] = pair[0]
         size = 150 + 40 * number
         generator = torch.Generator().manual_seed(number)
         edges = edges_of(size, list(map(len, pair)), generator, weighted=number == 2)
         sides = dict.fromkeys(range(len(self.config.relations)), (pair[0], pair[1]))
-        groups, seed = groups_of(self.config, edges), 10 * epoch + number
-        sums = self.fused.run(
-            edges, groups, sides, seed, lr_scale=lambda done: (1 - done / 2) / (1 + epoch + number)
-        )
-        self.sums.append(sums.clone())
+        stops = {name: (9 + number, len(table)) for name, table in zip(self.types, pair, strict=True)}
+        groups = grouped(self.config, edges, BlockRows(0.5, stops if self.has_blocks else {}))
+        own = {"lr_scale": lambda done: (1 - done / 2) / (1 + epoch + number)}
+        self.sums.append(self.fused.run(*groups, sides, 10 * epoch + number, **own).clone())
 
     def state(self) -> list[Tensor]:
-        tables = [each for table in self.slots.values() for each in (table.embeddings_ND, table.sums)]
-        return [*tables, *self.model.parameters.values(), *self.adagrad.sums.values(), *self.sums]
+        return [*self.tables, *self.model.parameters.values(), *self.adagrad.sums.values(), *self.sums]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("dynamic", "same", "operator", "own"),
+    ("dynamic", "same", "operator", "blocks", "own"),
     [
-        (True, True, "complex_diagonal", {"regularization_coef": 0.03}),
-        (False, False, "diagonal", {"train": {"freeze": ["r1"]}}),
-        (False, False, "none", {"train": {"freeze": ["a"]}}),
-        (False, True, "translation", {"train": {"reciprocal_relations": True, "deterministic": False}}),
+        (True, True, "complex_diagonal", True, {"regularization_coef": 0.03}),
+        (False, False, "diagonal", False, {"train": {"freeze": ["r1"]}}),
+        (False, False, "none", False, {"train": {"freeze": ["a"]}}),
+        (False, True, "translation", True, {"train": {"reciprocal_relations": True, "deterministic": False}}),
     ],
 )
-def test_captured_steps_are_the_steps(dynamic: bool, same: bool, operator: str, own: dict[str, Any]) -> None:
+def test_captured_steps_are_the_steps(
+    dynamic: bool, same: bool, operator: str, blocks: bool, own: dict[str, Any]
+) -> None:
     config = config_of(dynamic=dynamic, same_type=same, operator=operator, batch_size=48, **own)
-    direct, replayed = (Run(config, captured=captured).train() for captured in (False, True))
+    direct, replayed = (Run(config, captured=captured, blocks=blocks).train() for captured in (False, True))
     torch.testing.assert_close(replayed.state(), direct.state(), rtol=0, atol=0)
     assert direct.adagrad.steps == replayed.adagrad.steps
     assert replayed.recorder is not None

@@ -205,13 +205,16 @@ def test_a_row_in_almost_every_place_is_summed_whole() -> None:
     check_update(problem.table_ND, problem.sums_N, rows_T, gradient_TD)
 
 
-@pytest.mark.parametrize(("first", "size", "weighted"), [(0, 1000, False), (100, 333, True), (5, 7, True)])
-def test_samples_are_the_same_numbers(first: int, size: int, weighted: bool) -> None:
+@pytest.mark.parametrize(
+    ("first", "size", "weighted", "own"),
+    [(0, 1000, False, ()), (100, 333, True, (0, 30, 1 << 32, 8, 20, 1 << 30)), (5, 7, True, ())],
+)
+def test_samples_are_the_same_numbers(first: int, size: int, weighted: bool, own: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(3)
     columns = [torch.randint(30, (1000,), generator=generator, dtype=torch.int32) for _ in range(3)]
     weight = torch.rand(1000, generator=generator).to(DEVICE) if weighted else None
     edges = reference.KernelEdges(*(column.to(DEVICE) for column in columns), weight)
-    clock = KernelClock(0xDEADBEEF, size // 3, first, size, reference.half_bits(size), 30, 20)
+    clock = KernelClock(0xDEADBEEF, size // 3, first, size, reference.half_bits(size), 30, 20, *own)
     clock_F = torch.tensor(clock, device=DEVICE)
     positives = min(size // 4 + 1, 37)
     shape = (2, positives, positives // 2, 11)

@@ -51,9 +51,7 @@ class StandIn:
 def buckets(config, elementwise, has_known):
     """Batches of four epochs, on two sets of tables in turn."""
     scene = Scene(config, num_edges=30, elementwise=elementwise)
-    others = {
-        name: Table(each.embeddings_ND.flip(0), each.sums.clone()) for name, each in scene.tables.items()
-    }
+    others = {name: Table(own.embeddings_ND.flip(0), own.sums.clone()) for name, own in scene.tables.items()}
     tables = [scene.side_tables, {side: others[config.relations[0].entity_type(side)] for side in Side}]
     known = known_of(scene) if has_known else None
     cut = [queries_of(scene, known, seed) for seed in range(8)]

@@ -35,12 +35,10 @@ COUNTS = {"user": 25, "item": 20}
 
 def two_types(root, *, dynamic: bool, num_partitions: int, **settings):
     """A configuration of two types and two relations, whose graph is written."""
-    ends = {"lhs": "user", "rhs": "item"}
+    names = ("r0", "r1")[: 2 - dynamic]
     own = {
         "entities": {name: {"num_partitions": num_partitions} for name in COUNTS},
-        "relations": [relation("complex_diagonal", name=name, **ends) for name in ("r0", "r1")][
-            : 2 - dynamic
-        ],
+        "relations": [relation("complex_diagonal", name=name, lhs="user", rhs="item") for name in names],
         "dynamic_relations": dynamic,
         "global_emb": False,
         "num_gpus": NUM_GPUS,
@@ -155,9 +153,8 @@ def decided(root, workers=1, **settings):
     """The plan for a graph of four partitions on a CPU."""
     usual = {"entities": {"node": {"num_partitions": 4}}, "global_emb": False}
     config = make_config(root, **usual | settings)
-    write_graph(
-        config, dict.fromkeys(config.entities, 40), random_triples(np.random.default_rng(1), 40, 1, 40, 100)
-    )
+    triples = random_triples(np.random.default_rng(1), 40, 1, 40, 100)
+    write_graph(config, dict.fromkeys(config.entities, 40), triples)
     return decide.decide(RunContext(config, device=device_of(config.num_gpus)), workers)
 
 
@@ -183,9 +180,8 @@ def test_a_run_that_stops_and_goes_on_ends_with_the_same_bytes(tmp_path, residen
 def test_a_checkpoint_moves_between_engines_and_modes(tmp_path):
     modes = [("plain", "never"), ("fused", "always"), ("fused", "never"), ("plain", "never")]
     for number, (engine, resident) in enumerate(modes, start=1):
-        config = two_types(
-            tmp_path, dynamic=False, num_partitions=2, train={"engine": engine, "resident": resident}
-        )
+        own = {"engine": engine, "resident": resident}
+        config = two_types(tmp_path, dynamic=False, num_partitions=2, train=own)
         # the plain ones on the CPU, whatever there is
         num_gpus = NUM_GPUS if engine == "fused" else 0
         config = config.model_copy(update={"num_epochs": number, "num_gpus": num_gpus})

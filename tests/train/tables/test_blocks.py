@@ -87,30 +87,25 @@ def test_an_epoch_has_every_edge_once_between_its_own_rows(tmp_path, num, chunks
 
 
 @pytest.mark.parametrize(
-    ("negatives", "num_workers"),
+    ("settings", "train"),
     [
-        ({"train": {"candidates": None}}, 1),
-        ({"train": {"candidates": 20}}, 2),
-        ({"num_uniform_negs": 50, "num_batch_negs": 0}, 1),
-        ({"num_uniform_negs": 0, "num_batch_negs": 50}, 1),
+        ({}, {"candidates": None}),
+        ({}, {"candidates": 20, "num_workers": 2}),
+        ({"loss_fn": "logistic"}, {}),
+        ({"num_uniform_negs": 50, "num_batch_negs": 0}, {}),
+        ({"num_uniform_negs": 0, "num_batch_negs": 50}, {}),
+        ({"num_uniform_negs": 50, "num_batch_negs": 50}, {"engine": "fused"}),
     ],
-    ids=["all", "sample", "uniform", "batch"],
+    ids=["all", "sample", "all, logistic", "uniform", "batch", "fused"],
 )
-def test_scores_within_a_block_are_as_high_as_others(tmp_path, negatives, num_workers):
+def test_scores_within_a_block_are_as_high_as_others(tmp_path, settings, train):
     """Edges at random teach nothing else: rows of one block meet in five visits, and others in one."""
     types = {name: {"num_partitions": 6} for name in ("user", "item")}
-    buys = {
-        "name": "buys",
-        "lhs": "user",
-        "rhs": "item",
-        "operator": "none",
-        "all_negs": "train" in negatives,
-    }
-    own = {"entities": types, "relations": [buys], "loss_fn": "softmax", "global_emb": False, **negatives}
-    train = {"memory_partitions": 2, "num_workers": num_workers} | negatives.get("train", {})
-    config = make_config(
-        tmp_path, lr=0.5, num_epochs=4, dimension=16, batch_size=100, **own | {"train": train}
-    )
+    all_negs = "num_uniform_negs" not in settings
+    buys = {"name": "buys", "lhs": "user", "rhs": "item", "operator": "none", "all_negs": all_negs}
+    own = {"entities": types, "relations": [buys], "loss_fn": "softmax", "global_emb": False} | settings
+    own["train"] = {"memory_partitions": 2} | train
+    config = make_config(tmp_path, lr=0.5, num_epochs=4, dimension=16, batch_size=100, **own)
     counts = dict.fromkeys(types, 200)
     write_graph(config, counts, random_edges(config, counts, np.random.default_rng(0), 3000))
     job.train(config)

@@ -39,6 +39,18 @@ def _network(key, value, bits, ROUNDS: tl.constexpr):
     return (left << bits) | right
 
 
+@triton.jit
+def _drawn(key, counter, num, own):
+    """See reference.draw: `own` points to start, stop and odds."""
+    start = tl.load(own)
+    num_own = tl.load(own + 1) - start
+    bits = _mixed(key, counter).to(tl.int64)
+    other = (bits * (num - num_own)) >> 32
+    is_own = _mixed(key ^ 1, counter).to(tl.int64) < tl.load(own + 2)
+    other += tl.where(other >= start, num_own, 0)
+    return tl.where(is_own, start + ((bits * num_own) >> 32), other).to(tl.int32)
+
+
 @triton.jit(do_not_specialize=_SIZES)
 def _sample(
     lhs, rel, rhs, weight, clock, out_lhs, out_rhs, out_rel, out_weight, C, P, AGAIN, DRAWN,
@@ -50,8 +62,6 @@ def _sample(
     first = tl.load(clock + 2)
     size = tl.load(clock + 3)
     bits = tl.load(clock + 4)
-    num_lhs = tl.load(clock + 5)
-    num_rhs = tl.load(clock + 6)
     place = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     there = place < C * K
     chunk = place // K
@@ -67,12 +77,12 @@ def _sample(
     edge = tl.where(is_edge, edge, 0) + first
     draw = (chunk * DRAWN + (k - P - AGAIN)).to(tl.uint32)
     now = position.to(tl.uint32)
-    lhs_drawn = (_mixed(_mixed(key ^ 1, now), draw).to(tl.int64) * num_lhs) >> 32
-    rhs_drawn = (_mixed(_mixed(key ^ 2, now), draw).to(tl.int64) * num_rhs) >> 32
+    lhs_drawn = _drawn(_mixed(key ^ 1, now), draw, tl.load(clock + 5), clock + 7)
+    rhs_drawn = _drawn(_mixed(key ^ 2, now), draw, tl.load(clock + 6), clock + 10)
     lhs_row = tl.load(lhs + edge, mask=is_edge, other=0)
     rhs_row = tl.load(rhs + edge, mask=is_edge, other=0)
-    tl.store(out_lhs + place, tl.where(is_edge, lhs_row, lhs_drawn.to(tl.int32)), mask=there)
-    tl.store(out_rhs + place, tl.where(is_edge, rhs_row, rhs_drawn.to(tl.int32)), mask=there)
+    tl.store(out_lhs + place, tl.where(is_edge, lhs_row, lhs_drawn), mask=there)
+    tl.store(out_rhs + place, tl.where(is_edge, rhs_row, rhs_drawn), mask=there)
     tl.store(out_rel + number, tl.load(rel + edge, mask=is_positive, other=0), mask=is_positive)
     own = tl.full([BR], 1.0, tl.float32)
     if WEIGHTED:

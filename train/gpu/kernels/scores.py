@@ -43,25 +43,16 @@ _TF32: ByWidth = {
     512: (Tile(32, 32, 8, 1),),
     1024: (Tile(16, 16, 8, 1),),
 }
+_BFLOAT16: ByWidth = {128: (Tile(64, 64, 4, 3),), 256: (Tile(64, 64, 4, 2), Tile(64, 32, 8, 2))}
 # By the width that holds the dimension; the second tile is for GPUs before and after Hopper.
 TILES: dict[Kernel, dict[Operands, ByWidth]] = {
     "query_gradients": {
-        "bfloat16": {
-            128: (Tile(64, 64, 4, 3),),
-            256: (Tile(64, 64, 4, 2), Tile(64, 32, 8, 2)),
-            512: (Tile(64, 64, 8, 2), Tile(32, 32, 8, 2)),
-            1024: (Tile(16, 32, 8, 1),),
-        },
+        "bfloat16": _BFLOAT16 | {512: (Tile(64, 64, 8, 2), Tile(32, 32, 8, 2)), 1024: (Tile(16, 32, 8, 1),)},
         "tf32": _TF32,
         "float32": _FLOAT32,
     },
     "candidate_gradients": {
-        "bfloat16": {
-            128: (Tile(64, 64, 4, 3),),
-            256: (Tile(64, 64, 4, 2), Tile(64, 32, 8, 2)),
-            512: (Tile(128, 64, 8, 1), Tile(64, 32, 8, 2)),
-            1024: (Tile(32, 16, 8, 1),),
-        },
+        "bfloat16": _BFLOAT16 | {512: (Tile(128, 64, 8, 1), Tile(64, 32, 8, 2)), 1024: (Tile(32, 16, 8, 1),)},
         "tf32": _TF32,
         "float32": _FLOAT32,
     },

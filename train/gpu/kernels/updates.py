@@ -9,8 +9,6 @@ Places of a block come one after the other, each after some trips to memory: a b
 to a whole one per place. So the sums that are left, of which there are few, come in shorter blocks.
 """
 
-from typing import NamedTuple
-
 import triton
 import triton.language as tl
 from torch import Tensor
@@ -85,18 +83,11 @@ def _move(table, sums, own, total, moves, column, inside, rate, ELEMENT: tl.cons
     tl.store(table + at, value, mask=mask)
 
 
-class _Tile(NamedTuple):
+def _tile(dimension: int) -> dict[str, int]:
     """The size of a program: many small ones, so that many loads run at a time. Chosen on an H100."""
-
-    columns: int
-    rows: int
-    num_warps: int
-
-
-def _tile(dimension: int) -> _Tile:
     width = triton.next_power_of_2(dimension)
     rows = max(1, 512 // width)
-    return _Tile(width, rows, min(4, max(1, rows // 2)))
+    return {"DB": width, "BR": rows, "num_warps": min(4, max(1, rows // 2))}
 
 
 def update_rows(table_ND: Tensor, sums: Tensor, touched: Runs, gradient_TD: Tensor, lr: Tensor) -> None:
@@ -110,9 +101,9 @@ def update_rows(table_ND: Tensor, sums: Tensor, touched: Runs, gradient_TD: Tens
         blocks = triton.cdiv(num, run)
         key_left = key_T.new_empty(2 * blocks)
         left = table_ND.new_empty(2 * blocks, dimension)
-        _sum_runs[triton.cdiv(blocks, tile.rows),](
+        _sum_runs[triton.cdiv(blocks, tile["BR"]),](
             table_ND, sums, key_T, order_T, gradient_TD, key_left, left, num, lr, run, is_ordered,
-            sums.dim() == 2, dimension, tile.columns, tile.rows, num_warps=tile.num_warps,
+            sums.dim() == 2, dimension, **tile,
         )  # fmt: skip
         if blocks == 1:
             return
@@ -148,7 +139,6 @@ def update_rows_fast(table_ND: Tensor, sums: Tensor, rows_T: Tensor, gradient_TD
     """See reference.update_rows_fast: no sort; the order, and so the rounding, differs every time."""
     num_rows, dimension = gradient_TD.shape
     tile = _tile(dimension)
-    _scatter[triton.cdiv(num_rows, tile.rows),](
-        table_ND, sums, rows_T, gradient_TD, num_rows, lr, sums.dim() == 2, dimension, tile.columns,
-        tile.rows, num_warps=tile.num_warps,
-    )  # fmt: skip
+    _scatter[triton.cdiv(num_rows, tile["BR"]),](
+        table_ND, sums, rows_T, gradient_TD, num_rows, lr, sums.dim() == 2, dimension, **tile
+    )
