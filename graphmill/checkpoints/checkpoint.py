@@ -41,6 +41,12 @@ class Rows(NamedTuple):
     shape: tuple[int, int]
     read: Callable[[int, int], Floats]
 
+    def batches(self, places: range, batch_rows: int | None = None) -> Iterator[Floats]:
+        """Read the rows at consecutive places, `batch_rows` (default: some megabytes) at a time."""
+        step = batch_rows or rows_of_batch(self.shape[1])
+        for start in places[::step]:
+            yield self.read(start, min(start + step, places.stop))
+
 
 @dataclass(frozen=True)
 class ModelState:
@@ -243,10 +249,8 @@ class Checkpoint(ABC):
         self, entity_type: str, partition: Partition, batch_rows: int | None = None
     ) -> Iterator[Floats]:
         """The embeddings of one partition in order, float32 [<= batch_rows, D] (default: some megabytes)."""
-        batch_rows = batch_rows or rows_of_batch(self.dimensions[entity_type])
         with self.open_whole(entity_type, partition) as rows:
-            for start in range(0, rows.shape[0], batch_rows):
-                yield rows.read(start, min(start + batch_rows, rows.shape[0]))
+            yield from rows.batches(range(rows.shape[0]), batch_rows)
 
     def read_embeddings(self, entity_type: str, partition: Partition) -> Floats:
         """The embeddings of one partition, float32 [N, D]."""

@@ -3,8 +3,8 @@
 Reading: `OrderedTable` has rows with integer ids, stored in any order, in the order of their ids: pieces that
 are sorted by id are merged during reading, others are first sorted into a temporary file of the table's size.
 The rows are never all in memory. `WholeTablesCheckpoint` cuts a table into partitions.
-Writing: `JoinedRows` and `JoinedSums` join the partitions of a type to one table; its row k belongs to the
-entity with the integer id k.
+Writing: `open_joined` and `open_joined_sums` join the partitions of a type to one table; its row k belongs to
+the entity with the integer id k.
 
 Shapes: N rows of a table, D dimension.
 """
@@ -17,7 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,24 +34,20 @@ Numbers = npt.NDArray[np.int64]
 
 
 class OrderedPiece(NamedTuple):
-    """Some rows of a table, with functions that read the ids and the values of rows [start, stop)."""
+    """Some rows of a table: ids, or a function that reads those of rows [start, stop), and one for values."""
 
     num_rows: int
-    ids: Callable[[int, int], Any]
+    ids: Numbers | Callable[[int, int], Any]
     values: Callable[[int, int], Any]
 
     def read_ids(self, start: int, stop: int) -> Numbers:
         """Ids of rows [start, stop) of the piece, int64 [n]."""
-        return np.asarray(self.ids(start, stop), np.int64).reshape(-1)
+        ids = self.ids[start:stop] if isinstance(self.ids, np.ndarray) else self.ids(start, stop)
+        return np.asarray(ids, np.int64).reshape(-1)
 
     def read(self, start: int, stop: int) -> Floats:
         """Rows [start, stop) of the piece, float32 [n, D]."""
         return np.asarray(self.values(start, stop), np.float32).reshape(stop - start, -1)
-
-
-def sliced(ids: Numbers, start: int, stop: int) -> Numbers:
-    """Ids of rows [start, stop), where they are in memory."""
-    return ids[start:stop]
 
 
 class OrderedTable:
@@ -250,50 +246,49 @@ class WholeTablesCheckpoint(Checkpoint):
             )
 
 
-class JoinedRows(AbstractContextManager["JoinedRows"]):
-    """Embeddings [N, D] of all partitions of a type, opened when needed; several threads may read."""
+@contextmanager
+def open_joined(source: Checkpoint, entity_type: str) -> Iterator[Rows]:
+    """Open the embeddings [N, D] of all partitions of a type, each when needed; several threads may read."""
+    with ExitStack() as stack:
 
-    def __init__(self, source: Checkpoint, entity_type: str, width: int | None = None) -> None:
-        self._source, self._entity_type = source, entity_type
-        self._starts = [0, *itertools.accumulate(source.counts[entity_type])]
-        self.shape = self._starts[-1], source.dimensions[entity_type] if width is None else width
-        self._opened: dict[Partition, Rows] = {}
-        self._stack = ExitStack()
-        self._lock = threading.Lock()
+        @cache
+        def opened(partition: Partition) -> Rows:
+            return stack.enter_context(source.open_whole(entity_type, partition))
 
-    def __exit__(self, *exception: object) -> None:
-        self._stack.close()
+        yield _joined(source, entity_type, source.dimensions[entity_type], lambda part: opened(part).read)
 
-    def read(self, start: int, stop: int) -> Floats:
-        """Rows [start, stop) over all partitions."""
-        pieces = [np.empty((0, self.shape[1]), np.float32)]
+
+@contextmanager
+def open_joined_sums(source: Checkpoint, entity_type: str, width: int) -> Iterator[Rows]:
+    """Open Adagrad's sums [N, 1] or [N, D], 0 where there are none; one partition at a time is in memory."""
+
+    @lru_cache(maxsize=1)
+    def loaded(partition: Partition) -> Callable[[int, int], Floats]:
+        shape = source.counts[entity_type][partition], source.dimensions[entity_type]
+        state = source.read_optimizer_state(entity_type, partition) or {}
+        sums = states.table_sums(state, shape, f"{source.uri}: {entity_type}_{partition}")
+        rows = np.zeros((shape[0], 1), np.float32) if sums is None else sums.reshape(shape[0], -1).numpy()
+        return lambda start, stop: np.broadcast_to(rows, (shape[0], width))[start:stop]
+
+    yield _joined(source, entity_type, width, loaded)
+
+
+def _joined(
+    source: Checkpoint,
+    entity_type: str,
+    width: int,
+    reader_of: Callable[[Partition], Callable[[int, int], Floats]],
+) -> Rows:
+    starts, lock = [0, *itertools.accumulate(source.counts[entity_type])], threading.Lock()
+
+    def read(start: int, stop: int) -> Floats:
+        pieces = [np.empty((0, width), np.float32)]
         while start < stop:
-            partition = bisect.bisect_right(self._starts, start) - 1
-            first = self._starts[partition]
-            last = min(stop, self._starts[partition + 1])
-            with self._lock:
-                pieces.append(self._read_partition(partition, start - first, last - first))
+            partition = bisect.bisect_right(starts, start) - 1
+            first, last = starts[partition], min(stop, starts[partition + 1])
+            with lock:
+                pieces.append(reader_of(partition)(start - first, last - first))
             start = last
         return pieces[1] if len(pieces) == 2 else np.concatenate(pieces)
 
-    def _read_partition(self, partition: Partition, start: int, stop: int) -> Floats:
-        if partition not in self._opened:
-            opening = self._source.open_whole(self._entity_type, partition)
-            self._opened[partition] = self._stack.enter_context(opening)
-        return self._opened[partition].read(start, stop)
-
-
-class JoinedSums(JoinedRows):
-    """Adagrad sums [N, 1] or [N, D], 0 where a partition has none; one partition at a time is in memory."""
-
-    _held: tuple[Partition, Floats] = -1, np.empty((0, 0), np.float32)
-
-    def _read_partition(self, partition: Partition, start: int, stop: int) -> Floats:
-        if self._held[0] != partition:
-            source, name = self._source, self._entity_type
-            shape = source.counts[name][partition], source.dimensions[name]
-            state = source.read_optimizer_state(name, partition) or {}
-            sums = states.table_sums(state, shape, f"{source.uri}: {name}_{partition}")
-            rows = np.zeros((shape[0], 1), np.float32) if sums is None else sums.reshape(shape[0], -1).numpy()
-            self._held = partition, np.broadcast_to(rows, (shape[0], self.shape[1]))
-        return self._held[1][start:stop]
+    return Rows((starts[-1], width), read)

@@ -27,11 +27,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, rows_of_batch
+from graphmill.checkpoints.checkpoint import Checkpoint, ModelState
 from graphmill.checkpoints.graphstorm import saved_models
 from graphmill.checkpoints.graphstorm.saved_embeddings import lost_operators, not_kept, open_pieces
 from graphmill.checkpoints.graphstorm.saved_ranks import EdgeType
-from graphmill.checkpoints.whole_tables import JoinedRows, OrderedTable, WholeTablesCheckpoint
+from graphmill.checkpoints.whole_tables import OrderedTable, WholeTablesCheckpoint, open_joined
 from graphmill.errors import FormatError
 from graphmill.formats.torch_files.write import NewTorchTensor, save
 from graphmill.model.operators import OPERATORS
@@ -277,14 +277,12 @@ def _write_rows(source: Checkpoint, target_uri: str, name: str, added_D: "Tensor
     counts, dimension = source.counts[name], source.dimensions[name]
     total, share = sum(counts), -(-sum(counts) // len(counts))
 
-    def batches(first: int, last: int) -> Iterator[Any]:
-        step = rows_of_batch(dimension)
-        for start in range(first, last, step):
-            piece = rows.read(start, min(start + step, last))
+    def batches(places: range) -> Iterator[Any]:
+        for piece in rows.batches(places):
             yield piece if added_D is None else piece + added_D.numpy()
 
-    with JoinedRows(source, name) as rows:
+    with open_joined(source, name) as rows:
         for rank in range(len(counts)):
             first, last = (min(number * share, total) for number in (rank, rank + 1))
-            tensor = NewTorchTensor((last - first, dimension), batches(first, last))
+            tensor = NewTorchTensor((last - first, dimension), batches(range(first, last)))
             save(saved_models.sparse_emb_uri(target_uri, name, rank), tensor)

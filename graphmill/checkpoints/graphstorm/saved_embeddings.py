@@ -24,13 +24,7 @@ from graphmill import storage
 from graphmill.checkpoints.checkpoint import Checkpoint
 from graphmill.checkpoints.graphstorm import saved_ranks
 from graphmill.checkpoints.graphstorm.saved_ranks import Array, Numbers, RankRows, checked_name
-from graphmill.checkpoints.whole_tables import (
-    JoinedRows,
-    OrderedPiece,
-    OrderedTable,
-    WholeTablesCheckpoint,
-    sliced,
-)
+from graphmill.checkpoints.whole_tables import OrderedPiece, OrderedTable, WholeTablesCheckpoint, open_joined
 from graphmill.errors import FormatError
 from graphmill.model.parameters import parse_global_key, parse_operator_key
 
@@ -162,7 +156,7 @@ def write(source: Checkpoint, target_uri: str, **_: object) -> list[str]:
     totals = {name: sum(counts) for name, counts in source.counts.items()}
     world_size = max(1, *(-(-total // rank_rows[name]) for name, total in totals.items()))
     for name, total in totals.items():
-        with JoinedRows(source, name) as rows:
+        with open_joined(source, name) as rows:
             for rank in range(world_size):
                 first = min(rank * rank_rows[name], total)
                 last = min(first + rank_rows[name], total)
@@ -214,8 +208,8 @@ def open_pieces(ranks: Sequence[RankRows], ids: Numbers | None = None) -> Iterat
         for rank in ranks:
             if rank.num_rows:
                 (own,) = stack.enter_context(saved_ranks.open_nids(rank))
-                read_ids = own if ids is None else partial(sliced, ids[first : first + rank.num_rows])
+                own_ids = own if ids is None else ids[first : first + rank.num_rows]
                 values = stack.enter_context(saved_ranks.open_values(rank))
-                pieces.append(OrderedPiece(rank.num_rows, read_ids, values))
+                pieces.append(OrderedPiece(rank.num_rows, own_ids, values))
             first += rank.num_rows
         yield pieces

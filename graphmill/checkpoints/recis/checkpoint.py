@@ -13,7 +13,7 @@ RecIS itself writes no graphmill_checkpoint.json. The tensors of such a checkpoi
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,13 +31,7 @@ from graphmill.checkpoints.recis.hashed import TranslatedIds
 from graphmill.checkpoints.recis.layout import EMBEDDING_SLOT, ID_SLOT, tensor_name
 from graphmill.checkpoints.recis.reshard import reshard
 from graphmill.checkpoints.recis.write import ELEMENT_SUMS, FORMAT_VERSION, ROW_SUMS, SIDE_FILE, parse_names
-from graphmill.checkpoints.whole_tables import (
-    Numbers,
-    OrderedPiece,
-    OrderedTable,
-    WholeTablesCheckpoint,
-    sliced,
-)
+from graphmill.checkpoints.whole_tables import Numbers, OrderedPiece, OrderedTable, WholeTablesCheckpoint
 from graphmill.errors import FormatError
 from graphmill.storage.as_json import read_as
 from graphmill.vocab import Partition
@@ -224,13 +218,12 @@ def _open_pieces(
     with ExitStack() as stack:
         for ids, rows in zip(id_blocks, row_blocks, strict=True):
             num_rows = reader.entry(ids).shape[0]
-            read_ids: Callable[[int, int], Any]
             if new_ids is None:
-                read_ids = partial(stack.enter_context(reader.open_file(ids)).read, ids.key)
+                own_ids: Any = partial(stack.enter_context(reader.open_file(ids)).read, ids.key)
             else:
-                read_ids = partial(sliced, new_ids[first : first + num_rows])
+                own_ids = new_ids[first : first + num_rows]
             read_rows = partial(_read_floats, stack.enter_context(reader.open_file(rows)), rows.key)
-            pieces.append(OrderedPiece(num_rows, read_ids, read_rows))
+            pieces.append(OrderedPiece(num_rows, own_ids, read_rows))
             first += num_rows
         yield pieces
 

@@ -12,29 +12,29 @@ RecIS' reader looks for the blocks of a tensor by the beginning of their names. 
 1.0.0 also finds `K.more`, and returns `K` twice. Source: docs/formats/recis.md.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from graphmill import storage
 from graphmill.checkpoints import states
-from graphmill.checkpoints.checkpoint import Checkpoint, Floats, ModelState, Rows, rows_of_batch
+from graphmill.checkpoints.checkpoint import Checkpoint, ModelState, Rows
 from graphmill.checkpoints.id_maps import IdMaps
 from graphmill.checkpoints.recis import HashTable, Saver, Slice, slice_of
 from graphmill.checkpoints.recis.hashed import Keyed
 from graphmill.checkpoints.recis.layout import EMBEDDING_SLOT, NUM_HASH_SLOTS
 from graphmill.checkpoints.recis.safetensors import BatchedRows
 from graphmill.checkpoints.whole_tables import (
-    JoinedRows,
-    JoinedSums,
     Numbers,
     OrderedPiece,
     OrderedTable,
-    sliced,
+    open_joined,
+    open_joined_sums,
 )
 from graphmill.errors import ConfigError, FormatError
 from graphmill.model.parameters import parse_global_key, parse_operator_key
@@ -118,10 +118,7 @@ def write(
     model = source.read_model() or ModelState({}, None)
     tensors = _dense_tensors(model)
     model_state = states.without_sums(model.optimizer_state)
-    slots: dict[str, Mapping[str, OpenRows]] = {}
-    for name in names:
-        joined = _joined_slots(source, name, sums_dims[name])
-        slots[name] = joined if keyed is None else _ordered(joined, keyed[name], f"{source.uri}: {name!r}")
+    slots = {name: _slots_of(source, name, sums_dims[name], (keyed or {}).get(name)) for name in names}
     for shard in range(shard_num):
         with ExitStack() as stack:
             tables = {}
@@ -159,16 +156,10 @@ def write(
     return without + [line for ids in keyed.values() for line in ids.left_out]
 
 
-def _rows_in(rows: JoinedRows | Rows, runs: list[range]) -> BatchedRows:
+def _rows_in(rows: Rows, runs: list[range]) -> BatchedRows:
     """The rows of a table at the places of these runs."""
-
-    def batches() -> Iterator[Floats]:
-        step = rows_of_batch(rows.shape[1])
-        for run in runs:
-            for start in run[::step]:
-                yield rows.read(start, min(start + step, run.stop))
-
-    return BatchedRows((sum(map(len, runs)), rows.shape[1]), np.dtype(np.float32), batches)
+    shape = sum(map(len, runs)), rows.shape[1]
+    return BatchedRows(shape, np.dtype(np.float32), lambda: chain.from_iterable(map(rows.batches, runs)))
 
 
 def _dense_tensors(model: ModelState) -> dict[str, Any]:
@@ -178,30 +169,34 @@ def _dense_tensors(model: ModelState) -> dict[str, Any]:
     return tensors | {sum_name(names[key]): sums[n] for n, key in enumerate(model.parameters) if n in sums}
 
 
-OpenRows = Callable[[], AbstractContextManager[JoinedRows | Rows]]
+OpenRows = Callable[[], AbstractContextManager[Rows]]
 
 
-def _joined_slots(source: Checkpoint, name: str, sums_dim: int) -> dict[str, Callable[[], JoinedRows]]:
-    """The rows of each slot of a table: embeddings, and Adagrad sums of one dimension, two or none."""
-    slots: dict[str, Callable[[], JoinedRows]] = {EMBEDDING_SLOT: partial(JoinedRows, source, name)}
+def _slots_of(source: Checkpoint, name: str, sums_dim: int, keyed: Keyed | None) -> dict[str, OpenRows]:
+    """The rows of each slot of a table: embeddings, and Adagrad sums of one dimension, two or none.
+
+    With keys, rows are in the order of the shards; sorted once, in a temporary file.
+    """
+    width = source.dimensions[name]
+    slots: dict[str, tuple[OpenRows, int]] = {EMBEDDING_SLOT: (partial(open_joined, source, name), width)}
     if sums_dim:
-        slot, width = (ROW_SUMS, 1) if sums_dim == 1 else (ELEMENT_SUMS, source.dimensions[name])
-        slots[slot] = partial(JoinedSums, source, name, width)
-    return slots
-
-
-def _ordered(slots: Mapping[str, Callable[[], JoinedRows]], keyed: Keyed, where: str) -> dict[str, OpenRows]:
-    """The slots of a table, with rows in the order of the shards; sorted once, in a temporary file."""
-    count, leaves_out = len(keyed.ids), len(keyed.ids) < len(keyed.places)
+        slot, width = (ROW_SUMS, 1) if sums_dim == 1 else (ELEMENT_SUMS, width)
+        slots[slot] = partial(open_joined_sums, source, name, width), width
+    if keyed is None:
+        return {slot: open_rows for slot, (open_rows, _) in slots.items()}
+    count, where = len(keyed.ids), f"{source.uri}: {name!r}"
     return {
         slot: OrderedTable(
-            partial(_open_piece, join, keyed.places), (count, join().shape[1]), where, leaves_out=leaves_out
+            partial(_open_piece, open_rows, keyed.places),
+            (count, width),
+            where,
+            leaves_out=count < len(keyed.places),
         ).open
-        for slot, join in slots.items()
+        for slot, (open_rows, width) in slots.items()
     }
 
 
 @contextmanager
-def _open_piece(join: Callable[[], JoinedRows], places: Numbers) -> Iterator[list[OrderedPiece]]:
-    with join() as rows:
-        yield [OrderedPiece(len(places), partial(sliced, places), rows.read)]
+def _open_piece(open_rows: OpenRows, places: Numbers) -> Iterator[list[OrderedPiece]]:
+    with open_rows() as rows:
+        yield [OrderedPiece(len(places), places, rows.read)]

@@ -16,7 +16,7 @@ from graphmill.checkpoints.recis.checkpoint import write
 from graphmill.convert import convert
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.model.parameters import in_order
-from tests.graphmill.checkpoints.recis_rules import RecisReader, load, save_shards, table_of
+from tests.graphmill.checkpoints.recis_rules import RecisReader, load, save_shards
 from tests.graphmill.checkpoints.samples import GROUP, MemoryCheckpoint, check_same, config_of, sample
 
 TYPES = st.sampled_from(["user", "user_id", "user2", "use", "id", "embedding", "item", "a b"])
@@ -176,14 +176,12 @@ def test_other_shards_keep_every_tensor_bit_for_bit(tmp_path_factory, ids, befor
     assert index["file_index"].keys() == {each.name for each in (root / "after").glob("*.safetensors")}
 
 
-def test_large_blocks_are_cut_in_batches(tmp_path: Path) -> None:
-    ids = np.arange(200_000) * 7919 - 10**9
-    rows = (ids[:, None] % 10007).astype(np.float32)
-    save_shards(tmp_path / "one", table_of(ids, rows))
-    convert(str(tmp_path / "one"), str(tmp_path / "three"), "recis", shard_num=3)
+def test_large_tables_are_cut_in_runs_and_batches(tmp_path: Path) -> None:
+    rows = (np.arange(200_000)[:, None] % 10007).astype(np.float32)
+    write(MemoryCheckpoint({"t": [(rows, None)]}, None, None), str(tmp_path / "three"), 3)
     convert(str(tmp_path / "three"), str(tmp_path / "two"), "recis", shard_num=2)
     table = load(tmp_path / "two", 1)
-    assert len(table) == len(ids)
+    assert sorted(table.ids) == list(range(len(rows)))
     np.testing.assert_array_equal(table.slots["embedding"][:, 0], table.ids % 10007)
 
 
