@@ -109,8 +109,8 @@ class TableFormat:
     read_head: Callable[[str, FilesConfig, int], Head]
     """Reads the head of the file at a URI, and cuts the file into ranges of about that many rows."""
     read: Callable[[FileRange, OnBadLine], Iterator[pa.RecordBatch | pa.Table]]
-    """Reads a range; the handler gets the lines that are no rows, where there may be such: then rows are
-    yielded soon after them, or a table without rows."""
+    """Reads a range; the handler gets the lines that are no rows, where there may be such, before the rows
+    that follow or surround them, which are yielded soon: maybe a table without rows."""
     select: Callable[[str, int, pc.Expression], Sequence[tuple[int, int, Cut]]] | None = None
     """Cuts the file again, without parts of which its statistics say that no row fulfils the expression."""
     ignores: frozenset[str] = frozenset()
