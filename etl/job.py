@@ -24,7 +24,7 @@ from distributed import Client
 from etl.run import checks, figures, sources
 from etl.run.checks import check_config
 from etl.run.outputs import check_outputs as check_outputs
-from etl.run.outputs import hide_outputs, quarantine_uri
+from etl.run.outputs import hide_outputs, quarantine_uri, write_manifests
 from etl.run.outputs import output_uris as output_uris
 from etl.run.work import EtlWork, kept_work
 from etl.steps import exchange, index, index_previous, merge
@@ -45,15 +45,11 @@ from graphmill.config import Config, Effect
 from graphmill.config.defaults import AUTO
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import FormatError, RawTableError
-from graphmill.formats.edge_buckets import bucket_uri
-from graphmill.formats.edge_buckets.files import write_counts
 from graphmill.formats.entity_index import Manifest, write_manifest
 from graphmill.formats.murmur import HASH_NAME
 from graphmill.run import fingerprints
 from graphmill.run.job import Estimate, GraphSize
 from graphmill.run.lock import NO_CLAIM, Claim
-from graphmill.storage import Checksums
-from graphmill.storage.as_json import Int64
 from graphmill.vocab import TRAIN_SPLIT
 
 written_uris = output_uris
@@ -120,7 +116,7 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         manifest = Manifest(HASH_NAME, config.seed, settings.num_partitions, num_earlier)
         write_manifest(work.folders.entities, manifest, checksums)
         sources.write_sources(config, settings, plan, files, checksums)
-        _write_checksums(settings, merged.num_edges, checksums)
+        write_manifests(settings, merged.num_edges, checksums)
         for folder in work.outputs.values():  # unfinished files of dead workers and runs
             below = [entry.uri for entry in storage.list_dir(folder, recursive=True) if entry.is_dir]
             for uri in (folder, *below):
@@ -348,16 +344,3 @@ def _merge(
         {uri: checksum for run in written for uri, checksum in run.checksums.items()},
         degrees,
     )
-
-
-def _write_checksums(settings: TaskSettings, num_edges: Int64, checksums: Checksums) -> None:
-    """Write a manifest of its files into each folder, and the edges of its buckets, [splits x buckets]."""
-    counts: dict[str, dict[str, int]] = {split: {} for split in settings.splits}
-    for number, count in enumerate(num_edges.tolist()):
-        split, bucket = settings.bucket_at(number)
-        counts[split][bucket_uri(settings.folders.splits[split], bucket)] = count
-    for split, of_split in counts.items():
-        write_counts(settings.folders.splits[split], of_split, checksums)
-    for folder in (settings.folders.entities, *settings.folders.splits.values()):
-        inside = {uri: checksum for uri, checksum in checksums.items() if uri.startswith(folder + "/")}
-        storage.write_checksums(storage.manifest_of(folder).uri, inside)

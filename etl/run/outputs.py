@@ -20,15 +20,19 @@ import re
 from collections.abc import Iterable
 from itertools import combinations
 
+from etl.steps.task_settings import TaskSettings
 from etl.tables.files import table_roots
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig
 from graphmill.errors import ConfigError
-from graphmill.formats.edge_buckets import folders
+from graphmill.formats.edge_buckets import bucket_uri, folders
+from graphmill.formats.edge_buckets.files import write_counts
 from graphmill.run.fingerprints import content_of
 from graphmill.run.output_checks import check_folder, tables_in
 from graphmill.run.trained_with import entities_of
+from graphmill.storage import Checksums
+from graphmill.storage.as_json import Int64
 
 _OURS = (
     r"_SUCCESS|checksums\.xxh128|entity_index|raw_id_mappings|entity_count_.+\.txt|entity_names_.+\.json"
@@ -186,3 +190,16 @@ def hide_outputs(config: Config) -> None:
         uris += folders(storage.absolute(config.split_root))
     for uri in dict.fromkeys(uris):
         storage.delete_marker(uri)
+
+
+def write_manifests(settings: TaskSettings, num_edges: Int64, checksums: Checksums) -> None:
+    """Write a manifest of its files into each folder, and the edges of its buckets, [splits x buckets]."""
+    counts: dict[str, dict[str, int]] = {split: {} for split in settings.splits}
+    for number, count in enumerate(num_edges.tolist()):
+        split, bucket = settings.bucket_at(number)
+        counts[split][bucket_uri(settings.folders.splits[split], bucket)] = count
+    for split, of_split in counts.items():
+        write_counts(settings.folders.splits[split], of_split, checksums)
+    for folder in (settings.folders.entities, *settings.folders.splits.values()):
+        inside = {uri: checksum for uri, checksum in checksums.items() if uri.startswith(folder + "/")}
+        storage.write_checksums(storage.manifest_of(folder).uri, inside)
