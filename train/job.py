@@ -20,7 +20,7 @@ from graphmill.checkpoints import pbg, recognise
 from graphmill.config import Config, PbgConfig
 from graphmill.config.partitions import PartitionKey
 from graphmill.convert.legacy import import_legacy_inputs
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, NotFoundError
 from graphmill.model import comparators
 from graphmill.model.built_in import OF_NEGATIVES, OPERATORS
 from graphmill.run.auto_values import describe, resolve_auto_values
@@ -76,14 +76,12 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
 
 
 def _check_negatives(config: Config) -> None:
-    has_negatives = config.num_batch_negs or config.num_uniform_negs
     needs_them = config.loss_fn in OF_NEGATIVES and not any(each.all_negs for each in config.relations)
-    if has_negatives or not needs_them:
-        return
-    raise ConfigError(
-        "num_batch_negs, num_uniform_negs: found 0 for both, and no relation with all_negs: edges without "
-        "negatives train nothing; set one of them"
-    )
+    if needs_them and not config.num_batch_negs and not config.num_uniform_negs:
+        raise ConfigError(
+            "num_batch_negs, num_uniform_negs: found 0 for both, and no relation with all_negs: edges "
+            "without negatives train nothing; set one of them"
+        )
 
 
 def _check_needs(config: Config) -> None:
@@ -125,6 +123,8 @@ def _require(needed: Mapping[str, bool], needs: str, otherwise: str) -> None:
 def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, Any]:
     """Train until all epochs are done; returns the figures for run.json."""
     check(config)
+    if not storage.is_dir(config.entity_path):
+        raise NotFoundError(f"{config.entity_path}: there are no entities; run the stage etl first")
     config = one_worker_per_gpu(resolve_auto_values(import_legacy_inputs(config)))
     _announce(config)
     claim.check()

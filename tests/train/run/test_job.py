@@ -17,7 +17,7 @@ from graphmill.ask.evaluate import evaluate
 from graphmill.checkpoints import pbg
 from graphmill.config import Effect, PbgConfig
 from graphmill.config.sections.train import TrainConfig
-from graphmill.errors import ConfigError
+from graphmill.errors import ConfigError, NotFoundError
 from graphmill.model.operators import OPERATORS
 from tests.logged import messages_of
 from tests.train.graphs import (
@@ -271,6 +271,11 @@ def test_reciprocal_relations_are_evaluated_as_they_were_trained(tmp_path, rng):
     write_graph(config, {"node": 30}, triples)
     job.train(config)
     assert mean_reciprocal_rank(config, triples, triples) > 0.85
+
+
+def test_training_before_etl_says_what_to_run(tmp_path, near_client):
+    with pytest.raises(NotFoundError, match="entities: there are no entities; run the stage etl first"):
+        job.run(make_config(tmp_path), near_client)
 
 
 def test_edges_without_negatives(tmp_path, rng):
