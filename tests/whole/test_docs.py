@@ -74,12 +74,10 @@ def blocks(page: Path) -> list[Block]:
 
 
 ELSEWHERE = {"coming_from_recis.md"}  # run, with more checks, by a test of its own
-RUN_PAGES = [
-    page
-    for page in PAGES
-    if page.name not in ELSEWHERE and any(block.mark == "run" for block in blocks(page))
-]
-RUN_PAGES.sort(key=lambda page: (page != FIRST, page.name))
+RUN_PAGES = sorted(
+    (page for page in PAGES if page.name not in ELSEWHERE and "run" in {each.mark for each in blocks(page)}),
+    key=lambda page: (page != FIRST, page.name),
+)
 COMMANDS = [
     pytest.param(command, id=f"{page.name}: {command[:60]}")
     for page in PAGES
@@ -235,14 +233,9 @@ def test_a_wrong_command_is_noticed() -> None:
 
 
 def test_links_lead_to_pages_that_exist() -> None:
-    found = [
-        (page, target)
-        for page in PAGES
-        for target in re.findall(
-            r"\]\(([^)#\s]+)[^)]*\)", re.sub(r"```.*?```", "", page.read_text(), flags=re.S)
-        )
-        if not target.startswith(("http:", "https:", "mailto:"))
-    ]
+    link = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]+)[^)]*\)")
+    texts = {page: re.sub(r"```.*?```", "", page.read_text(), flags=re.S) for page in PAGES}
+    found = [(page, target) for page, text in texts.items() for target in link.findall(text)]
     assert len(found) > 100
     assert not [(page.name, target) for page, target in found if not (page.parent / target).exists()]
 
@@ -271,18 +264,11 @@ def test_every_page_that_the_code_cites_exists() -> None:
 
 def test_extras_that_are_named_exist() -> None:
     extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    sources = [
-        path
-        for folder in ("graphmill", "etl", "train", "remap")
-        for path in (REPOSITORY / folder).rglob("*.py")
-    ]
+    folders = ("graphmill", "etl", "train", "remap")
+    sources = [path for folder in folders for path in (REPOSITORY / folder).rglob("*.py")]
     texts = [path.read_text() for path in (*PAGES, *(REPOSITORY / "examples").glob("*.*"), *sources)]
-    named = {
-        name
-        for text in texts
-        for names in re.findall(r"graphmill\[([\w,]+)\]", text)
-        for name in names.split(",")
-    }
+    found = re.findall(r"graphmill\[([\w,]+)\]", "\n".join(texts))
+    named = {name for names in found for name in names.split(",")}
     assert {"map", "notebook", "stores"} <= named <= {*extras}
 
 
@@ -292,9 +278,8 @@ def test_the_architecture_has_all_rooms_and_draws_the_contracts_between_them() -
     contracts = settings["tool"]["importlinter"]["contracts"]
     assert with_rooms(page) == page, "make reference"
     for contract in [each for each in contracts if each["type"] == "layers"]:
-        assert " -> ".join(each for each in contract["layers"] if each != "__main__") in page, contract[
-            "name"
-        ]
+        drawn = " -> ".join(each for each in contract["layers"] if each != "__main__")
+        assert drawn in page, contract["name"]
 
 
 def test_every_test_in_the_table_of_promises_exists() -> None:
