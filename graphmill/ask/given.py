@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import raw_tables
-from graphmill.formats.parquet import iter_columns, open_parquet
+from graphmill.formats.parquet import column_type, iter_columns, open_parquet
 from graphmill.formats.raw_ids import is_text, may_be_ids, strings_of
 from graphmill.formats.raw_tables.columns import CSV, LINES, column_names, iter_strings
 from graphmill.formats.raw_tables.opened import suffixes_of
@@ -108,9 +108,7 @@ def _fields(uri: str) -> pa.Schema:
 
 def _columns(uri: str, fields: pa.Schema, columns: Sequence[str]) -> Iterator[pa.Table]:
     for name in columns:
-        if fields.names.count(name) > 1:
-            raise FormatError(f"{uri}: expected one column {name!r}, found {fields.names.count(name)}")
-        kind = fields.field(name).type
+        kind = column_type(fields, name, uri)
         if not may_be_ids(kind) or pa.types.is_null(kind):
             raise FormatError(f"{uri}: column {name!r}: expected strings or integers, found {kind}")
     as_strings = pa.schema([(name, pa.string()) for name in columns])

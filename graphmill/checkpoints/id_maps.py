@@ -79,7 +79,7 @@ class IdMap:
         }
         if self.columns is not None:
             for name, (kind, known) in zip(self.columns, kinds.items(), strict=True):
-                if name not in known:
+                if known.count(name) != 1:
                     raise FormatError(
                         f"{uri}: expected a column {name!r} of {kind}, found {', '.join(known) or 'none'}"
                     )

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.config.sections.remap import Compression
 from graphmill.errors import FormatError
-from graphmill.formats.parquet import bounds, check_schema, iter_columns, open_parquet
+from graphmill.formats.parquet import bounds, check_schema, column_type, iter_columns, open_parquet
 from graphmill.formats.parquet.vectors import ParquetTable, new_table
 from graphmill.storage import Checksums
 
@@ -157,8 +157,7 @@ def iter_part(
 
 
 def _dimension(parquet: pq.ParquetFile, uri: str) -> int:
-    columns = parquet.schema_arrow
-    kind = columns.field("embedding").type if "embedding" in columns.names else None
+    kind = column_type(parquet.schema_arrow, "embedding", uri)
     dimension = int(kind.list_size) if kind is not None and pa.types.is_fixed_size_list(kind) else 0
     check_schema(parquet, {field.name: (field.type,) for field in schema(dimension)}, uri)
     return dimension

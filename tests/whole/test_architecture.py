@@ -86,10 +86,10 @@ def test_no_string_names_code_of_ours() -> None:
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
     "etl": 10_039,
-    "train": 13_947,
+    "train": 13_946,
     "remap": 1_745,
-    "graphmill/ask": 10_385,
-    "graphmill": 39_509,
+    "graphmill/ask": 10_380,
+    "graphmill": 39_499,
     "bench": 2_996,
 }
 

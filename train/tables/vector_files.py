@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.parquet import are_vectors, bounds, open_parquet
+from graphmill.formats.parquet import are_vectors, bounds, column_type, open_parquet
 from graphmill.formats.raw_ids import may_be_ids, strings_of
 
 ID, VALUES = "id", "embedding"
@@ -113,12 +113,11 @@ def paths_of(path: str) -> list[str]:
 def _checked_rows(uri: str) -> int:
     with open_parquet(uri) as parquet:
         bounds.check_rows(parquet, uri)
-        schema = parquet.schema_arrow
         for name, is_accepted, wanted in (
             (ID, may_be_ids, "string or integer"),
             (VALUES, are_vectors, "a list of floats"),
         ):
-            kind = schema.field(name).type if name in schema.names else None
+            kind = column_type(parquet.schema_arrow, name, uri)
             if kind is None or not is_accepted(kind):
                 raise FormatError(
                     f"{uri}: column {name!r}: expected {wanted}, found {kind or 'no such column'}; vectors "

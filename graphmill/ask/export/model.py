@@ -8,7 +8,6 @@
 Source: docs/how_to/export.md; docs/formats/pbg_v1.md.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,8 +77,7 @@ def write(
         },
         "score": {"compare(a, b)": compared} | _formulas(is_two_sided=is_two_sided),
     }
-    text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-    storage.write_text(storage.join(folder, MODEL), text, checksums)
+    storage.write_json(storage.join(folder, MODEL), content, checksums, indent=1, ensure_ascii=False)
 
 
 def _words(entry: Operator | Comparator | None) -> str:

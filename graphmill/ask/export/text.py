@@ -104,8 +104,7 @@ def finish_projector(folder: str, sources: Sequence[Source]) -> Checksums:
     )
     uris = [storage.join(folder, f"projector_config.{ending}") for ending in ("json", "pbtxt")]
     checksums: Checksums = {}
-    listed_json = json.dumps({"embeddings": listed}, indent=1, ensure_ascii=False) + "\n"
-    storage.write_text(uris[0], listed_json, checksums)
+    storage.write_json(uris[0], {"embeddings": listed}, checksums, indent=1, ensure_ascii=False)
     storage.write_text(uris[1], text, checksums)
     return checksums
 

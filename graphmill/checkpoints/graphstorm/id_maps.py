@@ -18,7 +18,7 @@ import pyarrow as pa
 from graphmill import storage
 from graphmill.checkpoints.id_maps import Numbers
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.parquet import bounds, files_below, iter_columns, new_file, open_parquet
+from graphmill.formats.parquet import bounds, column_type, files_below, iter_columns, new_file, open_parquet
 from graphmill.formats.raw_ids import is_text
 from graphmill.storage import Checksums
 
@@ -72,17 +72,16 @@ def _measure(uri: str) -> MapFile:
         columns = next((pair for pair in _COLUMNS if {*pair} <= {*schema.names}), None)
         if columns is None:
             raise FormatError(f"{uri}: expected columns orig and new, found {', '.join(schema.names)}")
-        orig, new = columns
-        kinds = [schema.field(column).type for column in (orig, new)]
+        kinds = [column_type(schema, column, uri) for column in columns]
         ids = kinds[0].value_type if pa.types.is_dictionary(kinds[0]) else kinds[0]
         if not (is_text(ids) or pa.types.is_integer(ids)) or not pa.types.is_integer(kinds[1]):
             raise FormatError(
-                f"{uri}: expected {orig} of strings or integers and {new} of integers, found {kinds[0]} and "
-                f"{kinds[1]}"
+                f"{uri}: expected {columns[0]} of strings or integers and {columns[1]} of integers, found "
+                f"{kinds[0]} and {kinds[1]}"
             )
         bounds.check_rows(parquet, uri)
         rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-        return MapFile(uri, orig, new, not is_text(ids), rows)
+        return MapFile(uri, *columns, not is_text(ids), rows)
 
 
 def write_raw_id_map(

@@ -97,13 +97,8 @@ def list_ranks(
         ranks = [saved_ranks.measure_hdf5(storage.join(embed_path, HDF5), entity_type)]
     else:
         ranks = saved_ranks.list_ranks(folder, EMBED, [NIDS], world_size, optional=True)
-    filled = [rank for rank in ranks if rank.num_rows]
-    if filled and len(filled[0].shape) == 1:
-        dimension = None  # of [n], GraphStorm writes the length as emb_dim
-    for rank in filled:
-        width = rank.shape[1] if len(rank.shape) == 2 else 1
-        dimension = dimension or width
-        if width != dimension or len(rank.shape) != len(filled[0].shape):
+    for rank in ranks:  # of [n], GraphStorm writes the length as emb_dim
+        if rank.num_rows and len(rank.shape) == 2 and rank.shape[1] != (dimension or rank.shape[1]):
             raise FormatError(f"{rank.values_uri}: expected dimension {dimension}, found shape {rank.shape}")
     return ranks if ranks[0].nids_uris else _numbered_by_rank(ranks)
 

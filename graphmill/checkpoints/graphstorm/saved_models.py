@@ -14,7 +14,6 @@ Source: docs/formats/graphstorm_models.md.
 """
 
 import ast
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -138,8 +137,7 @@ def write(
     storage.write_text(storage.join(model_path, CONFIG), yaml.safe_dump({"gsf": settings}))
     if edge_types:
         numbers = {str(edge_type): number for number, edge_type in enumerate(edge_types)}
-        text = json.dumps(numbers, ensure_ascii=False, indent=4) + "\n"
-        storage.write_text(storage.join(model_path, RELATIONS), text)
+        storage.write_json(storage.join(model_path, RELATIONS), numbers, ensure_ascii=False, indent=4)
 
 
 def _beside(model_path: str, name: str) -> Iterator[str]:

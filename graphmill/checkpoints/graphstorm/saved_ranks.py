@@ -104,7 +104,15 @@ def list_ranks(
                 f"{uri}: expected files of {world_size} ranks, as the JSON beside says; "
                 "is this one left from another run?"
             )
-    return [_measure(rank, *(files_of[stem][rank] for stem in stems)) for rank in ranks]
+    measured = [_measure(rank, *(files_of[stem][rank] for stem in stems)) for rank in ranks]
+    filled = [rows for rows in measured if rows.num_rows]
+    for rows in filled:
+        if (rows.dtype, rows.shape[1:]) != (filled[0].dtype, filled[0].shape[1:]):
+            raise FormatError(
+                f"{rows.values_uri}: expected rows as {filled[0].values_uri} has, {filled[0].dtype} of shape "
+                f"{filled[0].shape}, found {rows.dtype} of shape {rows.shape}"
+            )
+    return measured
 
 
 def _numbered_files(folder: str, stems: Sequence[str]) -> dict[str, dict[int, str]]:

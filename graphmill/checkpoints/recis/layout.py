@@ -7,7 +7,6 @@ user@embedding^00000@32768@65536        its name in tensorkey.json: {table}@{slo
 `index` is written last: a folder without it is no checkpoint.
 """
 
-import itertools
 import json
 import re
 from dataclasses import dataclass, field
@@ -30,7 +29,7 @@ EMBEDDING_SLOT = "embedding"
 NUM_HASH_SLOTS = 65536
 DENSE_END = "^ "
 
-_SLICE = re.compile(r"^(\d+)@(\d+)@(\d+)$")
+_SLICE = re.compile(r"^(\d{1,9})@(\d{1,9})@(\d{1,9})$")
 
 Numbers = npt.NDArray[np.int64]
 
@@ -135,8 +134,12 @@ class Index:
             sliced = sorted(block.slots for block in blocks if block.slots is not None)
             if len(blocks) > 1 and len(sliced) < len(blocks):
                 raise FormatError(f"{where}: {name!r} is a dense tensor and a table's slot at once")
-            if any(left.end > right.begin for left, right in itertools.pairwise(sliced)):
-                raise FormatError(f"{where}: {name!r}: slices overlap: {', '.join(map(str, sliced))}")
+            begins, ends = [each.begin for each in sliced], [each.end for each in sliced]
+            if sliced and [*begins, NUM_HASH_SLOTS] != [0, *ends]:
+                raise FormatError(
+                    f"{where}: {name!r}: expected slices that cover all {NUM_HASH_SLOTS} hash slots once, "
+                    f"found {', '.join(map(str, sliced[:9]))}: is a shard's file missing?"
+                )
             blocks.sort(key=lambda block: block.slots or Slice(0, 0))
         return blocks_of
 

@@ -246,21 +246,8 @@ class Loader:
     def _parts(self, table: str, sources: Sequence[str]) -> list[tuple[Stored, ...]]:
         """The blocks of each stored slice that intersects the table's own: ids first, as in `sources`."""
         own = self._hashtables[table].slice
-        ids: list[Stored] = []
-        covered = own.begin
-        for block in self._reader.blocks(sources[0]):
-            slots = block.slots
-            if slots is None or not slots.meets(own):
-                continue
-            if slots.begin > covered:
-                break
-            covered = slots.end
-            ids.append(block)
-        if covered < own.end:
-            raise FormatError(
-                f"{self._path}: table {table!r} has no ids of the hash slots {covered} to {own.end}: "
-                "a shard's file is missing in its index"
-            )
+        stored = self._reader.blocks(sources[0])
+        ids = [block for block in stored if block.slots and block.slots.meets(own)]
         return list(zip(*(self._reader.rows_of(ids, source) for source in sources), strict=True))
 
     def _load_part(self, table: HashTable, slots: Sequence[str], part: Sequence[Stored]) -> None:

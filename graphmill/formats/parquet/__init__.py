@@ -52,12 +52,18 @@ def files_below(folder: str) -> list[str]:
 
 def check_schema(parquet: pq.ParquetFile, expected: Mapping[str, tuple[pa.DataType, ...]], uri: str) -> None:
     """Refuse a file that lacks a column, or has a column of a type that is not accepted."""
-    schema = parquet.schema_arrow
     for column, accepted in expected.items():
-        kind = schema.field(column).type if column in schema.names else "no such column"
+        kind = column_type(parquet.schema_arrow, column, uri)
         if kind not in accepted:
-            wanted = " or ".join(map(str, accepted))
-            raise FormatError(f"{uri}: column {column!r}: expected {wanted}, found {kind}")
+            types = " or ".join(map(str, accepted))
+            raise FormatError(f"{uri}: column {column!r}: expected {types}, found {kind or 'no such column'}")
+
+
+def column_type(schema: pa.Schema, column: str, uri: str) -> Any:
+    """The type of a column; None if there is no such column. Refuses two columns of one name."""
+    if (count := schema.names.count(column)) > 1:
+        raise FormatError(f"{uri}: expected one column {column!r}, found {count}")
+    return schema.field(column).type if count else None
 
 
 def are_vectors(kind: pa.DataType) -> bool:

@@ -67,9 +67,9 @@ def test_files_that_contradict_each_other(tmp_path: Path, files: dict[str, int],
 def test_dimensions_and_types_are_checked(tmp_path: Path) -> None:
     for rank, shape, asked, message in (
         (0, (2, 3), (1, 4), "expected dimension 4, found shape"),
-        (1, (2, 5), (2,), r"embed-00001.pt: expected dimension 3, found shape \(2, 5\)"),
+        (1, (2, 5), (2,), r"embed-00001.pt: expected rows as .*\(2, 3\), found float32 of shape \(2, 5\)"),
         (0, (2, 3, 1), (), r"expected a tensor \[n, D\]"),
-        (0, (2,), (), r"embed-00001.pt: expected dimension 1, found shape \(2, 5\)"),
+        (0, (2,), (), r"embed-00001.pt: expected rows as .*\(2,\), found float32 of shape \(2, 5\)"),
     ):
         save(tmp_path / f"user/embed-{rank:05d}.pt", np.ones(shape, np.float32))
         with pytest.raises(FormatError, match=message):

@@ -192,6 +192,9 @@ def test_columns_of_a_map_are_found_by_type_or_named(tmp_path: Path) -> None:
     assert [ids.tolist() for _, ids in IdMap(uri, ("other", "number")).batches()] == [[5]]
     with pytest.raises(FormatError, match=r"expected a column 'other' of integers, found number, hash"):
         list(IdMap(uri, ("name", "other")).batches())
+    pq.write_table(pa.table([["a"], ["b"], [1]], names=["name", "name", "hash"]), uri)
+    with pytest.raises(FormatError, match=r"expected a column 'name' of strings, found name, name"):
+        list(IdMap(uri, ("name", "hash")).batches())
     (tmp_path / "folder" / "part").mkdir(parents=True)
     raw_ids = pa.array(["r0"]).dictionary_encode(), pa.array(["r1"], pa.string_view())
     for number, ids in enumerate((pa.array([2**64 - 3], pa.uint64()), pa.array([7], pa.int32()))):

@@ -65,10 +65,6 @@ def change_map(tree: Tree, row: int, **values: Callable[[list[Any]], Any]) -> No
     pq.write_table(table, map_file(tree, 1))
 
 
-def repeat_rank(tree: Tree) -> None:
-    shutil.copy(tree.emb / "user/embed_nids-00000.pt", tree.emb / "user/embed_nids-00002.pt")
-
-
 def truncate(path: Path, size: int) -> None:
     path.write_bytes(path.read_bytes()[:size])
 
@@ -81,22 +77,15 @@ def count_a_row_more(path: Path) -> None:
     path.write_bytes(content[:start] + content[start:].replace(b"\x16\x08", b"\x16\x0a"))
 
 
-def spoil(tree: Tree) -> None:
-    path = tree.emb / "user/embed-00001.pt"
-    rows = torch.load(path, weights_only=True)
-    rows[3, 1] = torch.nan
-    torch.save(rows, path)
-
-
 FAULTS: dict[str, tuple[Callable[[Tree], Any], str]] = {
     "not finite": (
-        spoil,
+        lambda t: save(t.emb / "user/embed-00001.pt", torch.diag(torch.tensor([1, 1, 1, torch.nan]))),
         r"embed-00001\.pt: row 3, of user 'user:\d+-ß', is not finite; .*--allow-non-finite",
     ),
     "id out of range": (lambda t: set_id(t, 2, 12), r"nids-00001\.pt: row 2: the id is 12; expected 0 to 11"),
     "negative id": (lambda t: set_id(t, 3, -1), r"nids-00001\.pt: row 3: the id is -1; expected 0 to 11"),
     "ids of a rank that repeat another's": (
-        repeat_rank,
+        lambda t: shutil.copy(t.emb / "user/embed_nids-00000.pt", t.emb / "user/embed_nids-00002.pt"),
         r"embed_nids-00002\.pt: row 0: the id \d+ comes again, after row 0 of .*embed_nids-00000\.pt; ",
     ),
     "an id that comes again in its file": (
@@ -127,14 +116,16 @@ FAULTS: dict[str, tuple[Callable[[Tree], Any], str]] = {
         lambda t: count_a_row_more(map_file(t, 1)),
         r"part-00001\.parquet: expected 5 rows as its footer says, found 4",
     ),
-    "a map cut short": (
-        lambda t: truncate(map_file(t, 1), 300),
-        r"part-00001\.parquet: expected a parquet file",
+    "a map cut short": (lambda t: truncate(map_file(t, 1), 300), r"-00001\.parquet: expected a parquet file"),
+    "two columns of one name": (
+        lambda t: pq.write_table(pa.table([["a"], ["b"], [0]], ["orig", "orig", "new"]), map_file(t, 1)),
+        r"part-00001\.parquet: expected one column 'orig', found 2",
     ),
-    "truncated": (
-        lambda t: truncate(t.emb / "user/embed-00002.pt", -200),
-        r"embed-00002\.pt: .*found damage",
+    "a rank with rows of another type": (
+        lambda t: save(t.emb / "user/embed-00001.pt", torch.ones(4, 4).half()),
+        r"embed-00001\.pt: expected rows as .*embed-00000\.pt has, float32 of shape \(4, 4\), found float16",
     ),
+    "truncated": (lambda t: truncate(t.emb / "user/embed-00002.pt", -200), r"-00002\.pt: .*found damage"),
     "a hostile pickle": (
         lambda t: (t.emb / "user/embed-00001.pt").write_bytes(pickle.dumps(Hostile())),
         r"embed-00001\.pt: expected a file of one tensor, .*: it asks for more than tensors",

@@ -261,6 +261,7 @@ class TestBadInput:
         ("columns", "told"),
         [
             ({"id": ["a"]}, "column 'embedding': expected a list of floats, found no such column"),
+            (pa.table([["a"], ["b"]], names=["id", "id"]), "expected one column 'id', found 2"),
             ({"id": [1.5], "embedding": [[1.0]]}, "column 'id': expected string or integer, found double"),
             ({"id": ["a"], "embedding": [["x"]]}, "'embedding': expected a list of floats, found list"),
         ],
