@@ -16,6 +16,7 @@ This module needs no torch.
 """
 
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
@@ -132,10 +133,13 @@ def estimate(config: Config, graph: GraphSize | None) -> Estimate:
     rows_of = (count / config.entities[name].num_partitions for name, count in graph.num_entities.items())
     num_negatives = config.num_compared(round(max(rows_of, default=0)))
     dimension = max(map(config.entity_dimension, config.entities))  # of all models of an ensemble
-    seconds = num_edges * dimension * (12 * num_negatives / FLOPS + ELEMENT_S)
+    first = config.train.first_negatives
+    share = 1.0 if first == 1 else (first - 1) / math.log(first)  # the mean of one that doubles
+    seconds = num_edges * dimension * (12 * num_negatives * share / FLOPS + ELEMENT_S) * config.num_epochs
+    has_queries = any(relation.all_negs for relation in config.relations)  # edges of one query share them
     rows["train, time of one core"] = (
-        f"about {duration(max(1, seconds * config.num_epochs))} for epochs: {number(config.num_epochs)}, "
-        f"edges: {number(num_edges)}"
+        f"{'at most' if has_queries else 'about'} {duration(max(1, seconds))} for epochs: "
+        f"{number(config.num_epochs)}, edges: {number(num_edges)}"
     )
     return Estimate(rows, graph)
 
