@@ -86,7 +86,7 @@ def test_no_string_names_code_of_ours() -> None:
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
     "etl": 10_039,
-    "train": 13_946,
+    "train": 13_944,
     "remap": 1_745,
     "graphmill/ask": 10_380,
     "graphmill": 39_499,

@@ -73,7 +73,7 @@ class BlockRows:
         if blocks.num == 1:
             return cls()
         sizes: dict[str, list[int]] = {}
-        for (name, partition), block in blocks.blocks_of(visit, iteration).items():
+        for (name, partition), block in blocks.keys_of(visit, iteration).items():
             if block is not None:
                 sizes.setdefault(name, [0, 0])[visit.index(block)] += num_rows[name][partition]
         stops = {name: (first, first + second) for name, (first, second) in sizes.items()}

@@ -178,19 +178,14 @@ class Blocks:
         seed = seeds.derived(self.config.seed, "order", *iteration.place)
         return ordered_pairs(self.config.bucket_order, self.num, seed)
 
-    def keys_of(self, visit: Bucket, iteration: Iteration) -> list[PartitionKey]:
-        """Partitions of all types that a visit needs, in the order of their rows in its tables."""
-        return list(self.blocks_of(visit, iteration))
-
-    def blocks_of(self, visit: Bucket, iteration: Iteration) -> dict[PartitionKey, int | None]:
-        """The block of each of these partitions, the first block first; None for what every visit has."""
+    def keys_of(self, visit: Bucket, iteration: Iteration) -> dict[PartitionKey, int | None]:
+        """Partitions that a visit needs, in the order of their rows, and their block; None: of all visits."""
+        entities = self.config.entities
         return {
             (name, partition): own
             for name in self.types
             for own in dict.fromkeys((None, *visit))
-            for partition, block in enumerate(
-                self._blocks(self.config.entities[name].num_partitions, iteration)
-            )
+            for partition, block in enumerate(self._blocks(entities[name].num_partitions, iteration))
             if block == own
         }
 

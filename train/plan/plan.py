@@ -124,8 +124,7 @@ def announced(client: Client) -> Iterator[None]:
 
 def estimate(config: Config, graph: GraphSize | None) -> Estimate:
     """Estimate buckets, memory and time; without the graph's size only buckets."""
-    sides = [config.num_side_partitions(side) for side in Side]
-    rows: Rows = {"train, buckets": " x ".join(map(str, sides))}
+    rows: Rows = {"train, buckets": " x ".join(str(config.num_side_partitions(side)) for side in Side)}
     if graph is None:
         return Estimate(rows)
     rows["train, memory for vectors"] = size(bucket_bytes(config, graph))
