@@ -11,11 +11,12 @@ from etl.tables.blocks import ranges_within
 from etl.tables.data_file import DataFile, Deletes
 from etl.tables.nested import Path
 from graphmill.config.sections.etl import FilesConfig, Filters, Table
-from graphmill.formats.raw_tables.opened import Cut, has_lines_of_bytes, suffixes_of
+from graphmill.formats.raw_tables.opened import CODECS, Cut, Utf8Stream, has_lines_of_bytes, suffixes_of
+from graphmill.formats.raw_tables.rows import RawRows
 from graphmill.storage.as_json import ArrowType
 
 MIN_RANGE_BYTES = 1 << 20
-_TYPICAL_COMPRESSION = 5
+_PACKED_BYTES = 1 << 16  # which gzip packs in 10 ms
 
 
 @dataclass(frozen=True)
@@ -135,15 +136,21 @@ def cut_groups(
 
 
 def cut_lines(
-    uri: str, table: FilesConfig, line_bytes: float, head_bytes: int, chunk_rows: int, *, cuttable: bool
+    stream: Utf8Stream, table: FilesConfig, rows: RawRows, head: bytes, chunk_rows: int
 ) -> list[tuple[int, int, Cut]]:
-    """Cut a file of lines of about that many bytes, whose rows begin at byte `head_bytes`."""
-    num_bytes = DataFile(uri).num_bytes()
-    if suffixes_of(uri)[1]:
-        return [(0, int(num_bytes * _TYPICAL_COMPRESSION / line_bytes), None)]
-    if not (cuttable and has_lines_of_bytes(table.encoding)):
-        return [(0, round((num_bytes - head_bytes) / line_bytes), None)]
+    """Cut a file after the text `head`, by its first rows."""
+    num_bytes, codec = DataFile(stream.uri).num_bytes(), suffixes_of(stream.uri)[1]
+    sample, head_bytes = stream.raw(rows.text), len(stream.raw(head)) if head else 0
+    row_bytes = (len(sample) - head_bytes) / max(rows.count(len(head)), 1)
+    if codec:
+        packed, part = pa.BufferOutputStream(), sample[:_PACKED_BYTES]
+        with pa.CompressedOutputStream(packed, CODECS[codec]) as packing:
+            packing.write(part)
+        num_bytes = num_bytes * len(part) // packed.getvalue().size
+    is_cuttable = not rows.syntax.has_quotes and head[-1:] in (b"", b"\n")
+    if codec or not (is_cuttable and has_lines_of_bytes(table.encoding)):
+        return [(0, round((num_bytes - head_bytes) / row_bytes), None)]
     # Nine tenths: where lines get shorter, a range does not end with a small chunk.
-    range_bytes = max(int(line_bytes * chunk_rows * 0.9), MIN_RANGE_BYTES)
+    range_bytes = max(int(row_bytes * chunk_rows * 0.9), MIN_RANGE_BYTES)
     starts = [*range(head_bytes, num_bytes, range_bytes), num_bytes]
-    return [(0, round((stop - start) / line_bytes), (start, stop)) for start, stop in pairwise(starts)]
+    return [(0, round((stop - start) / row_bytes), (start, stop)) for start, stop in pairwise(starts)]

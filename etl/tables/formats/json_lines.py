@@ -170,8 +170,7 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
         rows = RawRows(stream.read, Syntax(comment=table.comment), uri)
         if not rows.first(is_header=True)[0]:
             return Head([], [])
-        line_bytes = stream.raw_bytes(rows.text) / max(rows.text.count(b"\n"), 1)
-        cuts = cut_lines(uri, table, line_bytes, 0, chunk_rows, cuttable=True)
+        cuts = cut_lines(stream, table, rows, b"", chunk_rows)
         blocks = (block for block in rows.blocks() if not isinstance(block, Fault) and block.strip())
         types = _types(uri, table, next(blocks))
     return Head([*types], cuts, types)

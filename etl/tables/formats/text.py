@@ -35,19 +35,12 @@ def _read_head(uri: str, table: FilesConfig, chunk_rows: int) -> Head:
         if not first:
             return Head([], [])
         head = rows.text[:end] if table.header else b""
-        head_bytes = stream.raw_bytes(head) if head else 0
         names = _names(uri, first, syntax, table)
         if rows.are_over(len(head)):
             return Head(names, [])
-        line_bytes = (stream.raw_bytes(rows.text) - head_bytes) / max(rows.text.count(b"\n", len(head)), 1)
+        cuts = cut_lines(stream, table, rows, head, chunk_rows)
     by_number = numbered(len(names))
-    is_cuttable = not syntax.has_quotes and head[-1:] in (b"", b"\n")
-    return Head(
-        names if table.header else by_number,
-        cut_lines(uri, table, line_bytes, head_bytes, chunk_rows, cuttable=is_cuttable),
-        reader_names=by_number,
-        head_bytes=len(head),
-    )
+    return Head(names if table.header else by_number, cuts, reader_names=by_number, head_bytes=len(head))
 
 
 def _names(uri: str, first: bytes, syntax: Syntax, table: FilesConfig) -> list[str]:

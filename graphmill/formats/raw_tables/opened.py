@@ -49,8 +49,6 @@ def is_utf8(encoding: str) -> bool:
 
 def has_lines_of_bytes(encoding: str) -> bool:
     """Whether the byte of a newline is one wherever it stands: such a file can be cut there."""
-    if is_utf8(encoding):
-        return True
     characters = bytes(range(256)).decode(encoding, "replace")
     return len(characters) == 256 and characters[0x0A] == "\n" and characters.count("\n") == 1
 
@@ -65,9 +63,9 @@ class Utf8Stream:
     """A stream of bytes of an encoding as UTF-8; at the file's start, it may have a byte-order mark."""
 
     def __init__(self, stream: pa.NativeFile, uri: str, encoding: str, *, is_start: bool) -> None:
-        self._stream, self._uri, self._encoding, self._is_start = stream, uri, encoding, is_start
+        self._stream, self.uri, self._encoding, self._is_start = stream, uri, encoding, is_start
         self._decoder = None if is_utf8(encoding) else codecs.getincrementaldecoder(encoding)()
-        self._num_bytes = self._mark_bytes = 0
+        self._num_bytes, self._mark = 0, b""
 
     def read(self, num_bytes: int) -> bytes:
         """Read some bytes, about `num_bytes`; none at the end."""
@@ -81,11 +79,9 @@ class Utf8Stream:
                 break
         return text
 
-    def raw_bytes(self, head: bytes) -> int:
-        """Bytes that the beginning of the text takes in the file, whose characters are bytes or UTF-8."""
-        if self._decoder is None:
-            return self._mark_bytes + len(head)
-        return len(head.decode().encode(self._encoding, "replace"))
+    def raw(self, head: bytes) -> bytes:
+        """Return the beginning of the text as it is in the file, unpacked."""
+        return self._mark + head if self._decoder is None else head.decode().encode(self._encoding, "replace")
 
     def _content(self, num_bytes: int) -> bytes:
         content: bytes = self._stream.read(num_bytes)
@@ -93,15 +89,15 @@ class Utf8Stream:
             self._is_start = False
             while len(content) < _MARK_BYTES and (more := self._stream.read(_MARK_BYTES)):
                 content += more
-            refuse_binary(self._uri, content)
+            refuse_binary(self.uri, content)
             if self._decoder is None:
                 if named := encoding_by_bytes(content):
                     raise RawTableError(
-                        f"{self._uri}: expected text in {self._encoding}, found the first bytes of {named}; "
+                        f"{self.uri}: expected text in {self._encoding}, found the first bytes of {named}; "
                         f"set the table's encoding: {named}"
                     )
-                marked, content = content, content.removeprefix(codecs.BOM_UTF8)
-                self._mark_bytes = len(marked) - len(content)
+                if content.startswith(codecs.BOM_UTF8):
+                    self._mark, content = content[:3], content[3:]
                 return content or self._content(num_bytes)
         return content
 
@@ -116,7 +112,7 @@ class Utf8Stream:
             if isinstance(error, UnicodeDecodeError):
                 at = f" at byte {self._num_bytes - len(error.object) + error.start}"
             raise RawTableError(
-                f"{self._uri}: expected text in {self._encoding}, found other bytes{at}: {error}; correct "
+                f"{self.uri}: expected text in {self._encoding}, found other bytes{at}: {error}; correct "
                 "the table's encoding"
             ) from error
 
@@ -143,9 +139,7 @@ def refuse_binary(uri: str, content: bytes) -> None:
 def suffixes_of(uri: str) -> tuple[str, str]:
     """Return the suffix of the format, and the suffix of the compression (`""`: none)."""
     stem, codec = _split_suffix(storage.name(uri))
-    if codec not in CODECS:
-        return codec, ""
-    return _split_suffix(stem)[1], codec
+    return (_split_suffix(stem)[1], codec) if codec in CODECS else (codec, "")
 
 
 def _split_suffix(name: str) -> tuple[str, str]:

@@ -58,7 +58,7 @@ class RawRows:
 
     def __init__(self, read: Callable[[int], bytes], syntax: Syntax, uri: str) -> None:
         self.text, self.is_whole = b"", False
-        self._read, self._syntax, self._uri = read, syntax, uri
+        self._read, self.syntax, self._uri = read, syntax, uri
         self._comment = (syntax.comment or "").encode()
         self._line = 1
         self._is_end = np.zeros(256, bool)  # of a field
@@ -92,6 +92,12 @@ class RawRows:
             self._fill()
         return not self.text[start:].strip(b"\r\n")
 
+    def count(self, start: int) -> int:
+        """Count the rows that begin and end in the text from `start` on."""
+        if self.syntax.has_quotes and b'"' in self.text:  # a field may have line ends
+            return sum(kind != "comment" for kind, *_ in self._scan(start))
+        return self.text.count(b"\n", start) or self.text.count(b"\r", start)
+
     def blocks(self, skipped_bytes: int = 0) -> Iterator[bytes | Fault]:
         """Yield the rows that begin after the first bytes in blocks, without comments; and faulty rows."""
         while len(self.text) < skipped_bytes and not self.is_whole:
@@ -120,7 +126,7 @@ class RawRows:
         self.text += content
 
     def _drop(self, num_bytes: int) -> None:
-        if self._syntax.has_quotes:
+        if self.syntax.has_quotes:
             is_newline = np.frombuffer(self.text, np.uint8)[:num_bytes] == _NEWLINE
             self._line += int(np.count_nonzero(is_newline))
         self.text = self.text[num_bytes:]
@@ -143,15 +149,15 @@ class RawRows:
         self._drop(num_bytes)
         return num_bytes
 
-    def _scan(self) -> Iterator[tuple[_Kind, int, int, str]]:
+    def _scan(self, start: int = 0) -> Iterator[tuple[_Kind, int, int, str]]:
         """Yield kind, start, end and problem of each row and comment that ends in the text."""
-        text, start = self.text, 0
+        text = self.text
         while start < len(text):
             kind: _Kind = "row"
             row, problem = self._row.match(text, start), ""
             if self._comment and text.startswith(self._comment, start):
                 kind = "comment"
-            elif row is None or text.count(b"\n", start, row.end()) >= self._syntax.max_field_lines:
+            elif row is None or text.count(b"\n", start, row.end()) >= self.syntax.max_field_lines:
                 problem = self._problem(start)
                 kind = "fault" if problem else "row"
             if kind != "row":
@@ -162,7 +168,7 @@ class RawRows:
             start = row.end()
 
     def _problem(self, start: int) -> str:
-        if not self._syntax.has_quotes:
+        if not self.syntax.has_quotes:
             return ""
         text, at = self.text, start
         is_rest = self.is_whole or (start == 0 and len(text) >= ROW_BYTES)
@@ -170,8 +176,8 @@ class RawRows:
             if text.startswith(b'"', at):
                 closed = self._quoted.match(text, at)
                 end = closed.end() if closed else len(text)
-                if text.count(b"\n", at, end) >= self._syntax.max_field_lines:
-                    most = self._syntax.max_field_lines
+                if text.count(b"\n", at, end) >= self.syntax.max_field_lines:
+                    most = self.syntax.max_field_lines
                     return f"a quoted field that begins there has more than {most} lines (max_field_lines)"
                 if closed is None:
                     return "the quote of a field that begins there is never closed" if is_rest else ""
@@ -192,7 +198,7 @@ class RawRows:
         text, comment = self.text, self._comment
         if comment and (text.startswith(comment) or any(end + comment in text for end in (b"\n", b"\r"))):
             return None
-        if not self._syntax.has_quotes or b'"' not in text:
+        if not self.syntax.has_quotes or b'"' not in text:
             # A `\r` that a newline may follow ends no line.
             return text.rfind(b"\n") + 1 or text.rfind(b"\r", 0, len(text) - 1) + 1
         byte_N = np.frombuffer(text, np.uint8)
@@ -214,7 +220,7 @@ class RawRows:
         is_new = np.append(True, opens[1:] != ends[:-1] + 1)  # not after the first of a doubled quote
         if not is_new.all():
             opens, ends = opens[is_new], ends[np.append(is_new[1:], True)]
-        limit = self._syntax.max_field_lines
+        limit = self.syntax.max_field_lines
         is_large = ends - opens >= limit
         long = np.flatnonzero(is_large) if is_large.any() else ()
         return any(self.text.count(b"\n", int(opens[at]), int(ends[at])) >= limit for at in long)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.random import Generator
 
 from etl.survey.sample import first_rows
 from etl.tables.check_rows import Rules
@@ -97,6 +98,16 @@ def test_text_is_cut_where_any_byte_tells_a_line_end(tmp_path, settings, compres
     found = find_ranges(table_of(path, **settings), plain_file(str(path)), 5)
     assert rows_of_ranges(found) == [("é", "ü")] * 100
     assert len(found) > 9 if is_cut else len(found) == 1
+
+
+@pytest.mark.parametrize("row", ["a{0},b{1}\n", '"a\n\n{0}","b{1}"\n', "a{0},b{1}\r"])
+@pytest.mark.parametrize("compression", COMPRESS)
+def test_rows_are_estimated(tmp_path: Path, rng: Generator, compression: str, row: str) -> None:
+    path = tmp_path / f"t.csv{compression}"
+    content = "l,r\n" + "".join(row.format(*ids) for ids in rng.integers(0, 9999, (120_000, 2)).tolist())
+    path.write_bytes(COMPRESS[compression](content.encode()))
+    ranges = find_ranges(table_of(path), plain_file(str(path)), 1 << 20)
+    assert sum(part.num_rows for part in ranges) == pytest.approx(120_000, rel=0.15)
 
 
 def test_a_workbook_is_no_text(tmp_path: Path) -> None:
