@@ -128,7 +128,7 @@ def look_at(paths: Sequence[str]) -> list[Look]:
 
 
 def _look(path: str, files: Sequence[DataFile], split: str | None) -> Look:
-    for file in files[:_MAX_FILES]:
+    for file in sorted(files, key=lambda file: -file.num_bytes())[:_MAX_FILES]:  # a small one may be odd
         if files[1:] and not (file.snapshot or file.num_bytes()):
             continue
         options = validated(FilesConfig, {"path": path})
@@ -138,7 +138,7 @@ def _look(path: str, files: Sequence[DataFile], split: str | None) -> Look:
         )
         if look := _look_at(path, files, file, dialect, head, split):
             return look
-    raise RawTableError(f"{path}: expected rows, found none in the first of {len(files)} files")
+    raise RawTableError(f"{path}: expected rows, found none in the largest of {len(files)} files")
 
 
 def _look_at(

@@ -56,11 +56,12 @@ def estimate(config: Config) -> Estimate:
 
 
 def _count(table: Table, files: list[DataFile]) -> tuple[int, FileRange | None]:
-    """Estimate the rows of a table by the heads of its first files, and return its first range."""
-    heads = [find_ranges(table, file, chunk_rows=1 << 20) for file in files[:MAX_HEADS]]
+    """Estimate the rows of a table by the heads of files from first to last, and return its first range."""
+    chosen = files[:: -(-len(files) // MAX_HEADS) or 1]
+    heads = [find_ranges(table, file, chunk_rows=1 << 20) for file in chosen]
     num_rows = sum(file_range.num_rows for ranges in heads for file_range in ranges)
-    sizes = [file.num_bytes() for file in files]
-    share = sum(sizes[:MAX_HEADS]) / max(sum(sizes), 1)
+    num_bytes, of_chosen = (sum(file.num_bytes() for file in some) for some in (files, chosen))
+    share = of_chosen / max(num_bytes, 1)
     first = next((file_range for ranges in heads for file_range in ranges), None)
     passing = 1.0
     if first and first.filters:

@@ -155,6 +155,16 @@ def test_folders_that_name_relations_or_an_end(tmp_path: Path, rng: Generator) -
     check(tmp_path / "graph", [(a, "graph", relation) for a, _, relation, _ in edges], *ends)
 
 
+def test_a_file_that_is_not_like_the_largest_is_named(tmp_path: Path, rng: Generator) -> None:
+    paths = [tmp_path / f"{at:02}.csv" for at in range(outlook.MAX_HEADS + 1)]
+    for odd in (paths[0], paths[-1]):
+        for path in paths:
+            write(path, ["user", "item"], pairs(rng) if path != odd else [("a", "b")])
+        odd.write_text(odd.read_text().replace("item", "day"))
+        with pytest.raises(RawTableError, match=rf"{odd.name}: expected a column 'item'.*\['user', 'day'\]"):
+            text_of(tmp_path)
+
+
 @pytest.mark.slow
 def test_a_split_by_time_is_written_as_a_comment(tmp_path: Path, rng: Generator) -> None:
     rows = pairs(rng)
