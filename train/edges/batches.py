@@ -117,16 +117,12 @@ def read(
     `num_rows` lists, for each of config.relations, the rows of its partition in this bucket. `new` makes the
     arrays that are copied to the device; copies from pinned memory may end later, with the current stream.
     """
-    dtype = (
-        np.int32
-        if max(*num_rows[Side.LHS], *num_rows[Side.RHS], num_rel) <= np.iinfo(np.int32).max
-        else np.int64
-    )
+    limits = num_rows[Side.LHS], num_rows[Side.RHS], num_rel
+    dtype = np.int32 if max(*limits[0], *limits[1], num_rel) <= np.iinfo(np.int32).max else np.int64
     edges = edge_buckets.read_bucket(
         edge_path, bucket, *rows, takes_features=True, index_dtype=dtype, new=new, kind=kind
     )
     uri = edge_buckets.bucket_uri(edge_path, bucket, kind)
-    limits = num_rows[Side.LHS], num_rows[Side.RHS], num_rel
     edge_buckets.check_indices(edges, uri, *limits, rows[0], partial(type_there, config))
     relation_E = np.zeros_like(edges.rel) if config.dynamic_relations else edges.rel
     index, bags = {}, {}
@@ -149,6 +145,10 @@ def read(
                 f"featurized; set entities.{name}.featurized, or run etl again"
             )
     weight = _weight(config, edges, relation_E)
+    if weight is not None and np.abs(weight).max(initial=0) > 1e15:
+        row = int(np.abs(weight).argmax())
+        found = f"weight[{rows[0] + row}] is {weight[row]} with its relation's"
+        raise FormatError(f"{uri}: {found}; expected less than 10^15")
     columns = index[Side.LHS], torch.from_numpy(edges.rel), index[Side.RHS]
     marks: npt.NDArray[np.bool_] | None = None
     if config.eval_fraction:  # then no epoch trains these edges

@@ -234,10 +234,10 @@ def test_weights_are_left_out_where_all_are_one(tmp_path_factory, edges, has_wei
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("lhs", 5), ("rel", 2**31), ("rhs", 2**32 + 1), ("lhs", 2**62)]
+    ("column", "value"), [("lhs", 5), ("rel", 2**31), ("rhs", 2**32 + 1), ("lhs", 2**62), ("weight", 1e10)]
 )
-def test_a_number_beyond_32_bits_is_refused(tmp_path, column, value):
-    config = config_of(tmp_path)
+def test_a_number_out_of_range_is_refused(tmp_path, column, value):
+    config = config_of(tmp_path, (1e6,))
     columns = {name: np.array([0, 0]) for name in edge_buckets.COLUMNS} | {column: np.array([0, value])}
     edge_buckets.write_bucket(config.edge_paths[0], BUCKET, Edges(**columns))
     with pytest.raises(FormatError, match=rf"{column}\[1\] is .*; expected less than"):
