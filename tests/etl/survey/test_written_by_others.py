@@ -165,6 +165,10 @@ def test_a_file_that_is_not_like_the_largest_is_named(tmp_path: Path, rng: Gener
             text_of(tmp_path)
 
 
+def test_names_of_columns_over_one_row_of_numbers(tmp_path: Path) -> None:
+    check(write(tmp_path / "t.csv", ["foo", "bar"], [(1, 2)]), [("1", "t", "2")])
+
+
 @pytest.mark.slow
 def test_a_split_by_time_is_written_as_a_comment(tmp_path: Path, rng: Generator) -> None:
     rows = pairs(rng)

@@ -153,6 +153,7 @@ def edit_settings(folder: Path, **task: Any) -> None:
         (lambda at: torch.save({"decoder": 1}, at / "model.bin"), "parameters by part and name"),
         (lambda at: (at / PART).rename(at / "user/sparse_emb_99999999.pt"), rf"{PART}: expected the file of"),
         (lambda at: torch.save({"user": torch.arange(3)}, at / saved_models.NODE_MAPPING), "3 rows, as node"),
+        (lambda at: torch.save(torch.ones(6, 9).int(), at / PART), rf"{PART}: expected floats \[n, D\]"),
         (lambda at: torch.save(torch.ones(7, 9), at / "item/sparse_emb_00001.pt"), "files differ in dimens"),
     ],
 )

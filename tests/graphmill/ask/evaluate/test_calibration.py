@@ -13,6 +13,7 @@ from graphmill.ask.evaluate.inputs import ALWAYS, drawn_rows, extent_of, told
 from graphmill.ask.evaluate.metrics import Ranks
 from graphmill.ask.evaluate.queries import Triples
 from graphmill.config.sections.evaluate import EvaluateConfig
+from graphmill.display.readable import number
 from graphmill.model.calibration import NUM_BEST, probabilities, shares
 from graphmill.vocab import Side
 from tests.graphmill.ask.predict.world import write_world
@@ -208,7 +209,7 @@ def test_the_budget_counts_work(tmp_path: Path) -> None:
     always = ALWAYS // config.dimension // (4 * 10**6)  # both sides of `follows`
     small = extent_of(config, 10**7, sizes, 10**6)
     assert (small.num_edges, small.is_sampled) == (always, True)
-    assert "some minutes" in told(small, "test")
+    assert f"take {number(10**7 / always)} times the budget of some minutes" in told(small, "test")
     assert told(small, "test").endswith("evaluate.budget: unlimited ranks all")
     large = extent_of(config, 10**9, sizes, 10**12)
     work = 10**12 * config.num_epochs * 6 * (1 + config.num_batch_negs + config.num_uniform_negs)
