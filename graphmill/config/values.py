@@ -1,16 +1,21 @@
 """Types of single values in a configuration, and how names are checked."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from graphmill import storage
 from graphmill.model import built_in, registry
 
+_NAME = r"^[^./\s\x00-\x1f\x7f][^./\x00-\x1f\x7f]*$"
 _MAX_NAME_BYTES = 200
 
 
 def _fits_file_name(name: str) -> str:
+    if not re.fullmatch(_NAME, name):
+        raise PydanticCustomError("name", "expected a name with no dot, slash, control character, leading space")
     if (size := len(name.encode(errors="replace"))) > _MAX_NAME_BYTES:
         raise ValueError(
             f"expected a name of at most {_MAX_NAME_BYTES} bytes, found {size}: {name[:40]!r}..."
@@ -31,7 +36,7 @@ def bytes_of(size: str) -> int:
 Name = Annotated[
     str,
     Field(
-        pattern=r"^[^./\s\x00-\x1f\x7f][^./\x00-\x1f\x7f]*$",
+        json_schema_extra={"pattern": _NAME},
         description="Without dots, slashes and control characters: names become file names.",
     ),
     AfterValidator(_fits_file_name),

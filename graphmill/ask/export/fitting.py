@@ -32,23 +32,17 @@ from graphmill.ask.export.codecs import (
     num_codes_of,
 )
 from graphmill.ask.export.settings import Precision
-from graphmill.checkpoints import Floats
+from graphmill.checkpoints.checkpoint import Floats, rows_of_batch
 from graphmill.cluster import run_tasks
 from graphmill.errors import FormatError
 
 SAMPLE_ROWS = 64 * NUM_CENTROIDS
-BATCH_BYTES = 32 << 20
 _ROUNDS = 15
 _GROUPS = 8
 CODEC_FILES = (r"_scales\.npy", r"_centroids\.npy")
 _TABLES: Mapping[Precision, tuple[str, ...]] = {"int8": ("scales",), "pq": ("centroids",)}
 
 Prepare = Callable[[Floats], Floats]  # what is done to vectors before they are encoded
-
-
-def rows_of_batch(dimension: int) -> int:
-    """Rows that are in memory at a time."""
-    return max(1, BATCH_BYTES // (4 * dimension))
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from distributed import Client
 from graphmill import storage
 from graphmill.ask.entities import EntityTable, EntityTables
 from graphmill.ask.evaluate import job as evaluation
-from graphmill.ask.export.fitting import Source, rows_of_batch
+from graphmill.ask.export.fitting import Source
 from graphmill.ask.run import TrainedRun
 from graphmill.checkpoints import pbg
-from graphmill.checkpoints.checkpoint import ModelState
+from graphmill.checkpoints.checkpoint import ModelState, rows_of_batch
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.run.lock import NO_CLAIM, Claim
