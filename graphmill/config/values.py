@@ -15,7 +15,7 @@ _MAX_NAME_BYTES = 200
 
 def _fits_file_name(name: str) -> str:
     if not re.fullmatch(_NAME, name):
-        raise PydanticCustomError("name", "expected a name with no dot, slash, control character, leading space")
+        raise PydanticCustomError("name", "expected a name: no dot, slash, control character, leading space")
     if (size := len(name.encode(errors="replace"))) > _MAX_NAME_BYTES:
         raise ValueError(
             f"expected a name of at most {_MAX_NAME_BYTES} bytes, found {size}: {name[:40]!r}..."

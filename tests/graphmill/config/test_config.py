@@ -67,7 +67,7 @@ def test_pbg_python_config_gives_what_pbg_wrote() -> None:
         ({"dimension": 0}, "dimension: .* found 0"),
         ({"lr": float("nan")}, "lr: .*finite"),
         ({"entities": {"user": {}}}, "entities.user.num_partitions: missing"),
-        ({"entities": {"a.b": ONE}}, r"entities.a.b.*: expected a name with no dot, .*; found 'a.b'"),
+        ({"entities": {"a.b": ONE}}, r"entities.a.b.*: expected a name: no dot, .*; found 'a.b'"),
         ({"entities": {}}, "entities: expected at least one"),
         ({"entities": {"user": "auto", "item": ONE}}, r"entities\.user: .* found 'auto'"),
         ({"relations": []}, "relations: expected at least one, found none"),
