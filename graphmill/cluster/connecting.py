@@ -21,7 +21,7 @@ from graphmill.config.masters import Kind, kind_of
 from graphmill.config.sections.cluster import ClusterConfig, TlsConfig
 from graphmill.display import progress
 from graphmill.errors import ClusterError, ConfigError, NoClusterError, optional
-from graphmill.storage import hdfs, run_folder
+from graphmill.storage import absolute, hdfs, run_folder
 
 Starter = Callable[[str, ClusterConfig, Keys | None], AbstractContextManager[Any]]
 
@@ -57,6 +57,7 @@ def connect(
     master = local.place_of(master or settings.master, settings, is_small=is_small)
     kind = kind_of(master)
     check_memory(master, settings)
+    absolute(".")  # in a folder that was deleted, worker processes never start, and MKL ends this one
     with ExitStack() as stack:
         stack.enter_context(hdfs.use_driver(settings.hdfs_driver))
         try:

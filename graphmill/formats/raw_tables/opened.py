@@ -150,8 +150,7 @@ def _split_suffix(name: str) -> tuple[str, str]:
 def first_bytes(uri: str) -> bytes:
     """Read the beginning of a file, decompressed, as it is."""
     with _open(uri, None) as stream, reading(uri):
-        content: bytes = stream.read(SAMPLE_BYTES)
-    return content
+        return bytes(stream.read(SAMPLE_BYTES))
 
 
 @contextmanager

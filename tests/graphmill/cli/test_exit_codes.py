@@ -18,7 +18,8 @@ from graphmill.checkpoints import pbg
 from graphmill.checkpoints.recis import checkpoint as recis
 from graphmill.checkpoints.recis.safetensors import SafetensorsFile
 from graphmill.cli import exit_codes, session
-from graphmill.cluster import num_cores
+from graphmill.cluster import connect, num_cores
+from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError, FormatError, PathError, StorageError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.machine import shortage
@@ -186,6 +187,8 @@ def test_a_current_folder_that_was_deleted(tmp_path: Path, monkeypatch: pytest.M
         with pytest.raises(PathError, match=r"^x.*: the current folder is gone; change to another"):
             action("x")
     assert not storage.exists(str(tmp_path))
+    with pytest.raises(PathError, match="the current folder is gone"), connect("local", ClusterConfig()):
+        pytest.fail("workers, and MKL, would end in the middle")
 
 
 def test_files_and_folders_in_the_place_of_others(tmp_path: Path) -> None:
