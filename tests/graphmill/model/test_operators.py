@@ -58,9 +58,9 @@ UNSUPPORTED = {*OPERATORS} - {*reference.OPERATORS}
 @pytest.mark.parametrize(
     ("page", "sentence", "wanted"),
     [
-        ("export", r"except for (.*?) with `dot`", LINEAR),
-        ("gpu", r"The kernels support: dot; (.*?);", {*reference.OPERATORS}),
-        ("gpu", r"They do not support: other comparators, (.*?)`bias`", UNSUPPORTED),
+        ("export", r"go to the query instead for (.*?)\.", LINEAR),
+        ("gpu", r"\| operator \|(.*?)\|", {*reference.OPERATORS}),
+        ("gpu", r"\| operator \|[^|]*\|(.*?)\|", UNSUPPORTED),
         ("training", r"\*\*Relation prediction\*\*(.*?)PyTorch runs", PRODUCTS),
     ],
 )
