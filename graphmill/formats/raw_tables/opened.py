@@ -69,15 +69,11 @@ class Utf8Stream:
 
     def read(self, num_bytes: int) -> bytes:
         """Read some bytes, about `num_bytes`; none at the end."""
-        text = b""
-        while not text:
+        while True:
             content = self._content(num_bytes)
-            if self._decoder is None:
-                return content
-            text = self._decoded(self._decoder, content)
-            if not content:
-                break
-        return text
+            text = content if self._decoder is None else self._decoded(self._decoder, content)
+            if text or not content:
+                return text
 
     def raw(self, head: bytes) -> bytes:
         """Return the beginning of the text as it is in the file, unpacked."""

@@ -8,6 +8,7 @@ that breaks these rules has a quote too many: read on, its row would swallow the
 import re
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from graphmill.storage.as_json import Int64
 
 ROW_BYTES = 16 << 20
 CHUNK_BYTES = 1 << 20
+_COUNTED = 1000  # rows, in 3 ms
 _QUOTE, _NEWLINE = b'"\n'
 _LINE = re.compile(rb"[^\r\n]*+(?:\r\n?|\n)")
 _Kind = Literal["row", "comment", "fault"]
@@ -92,11 +94,12 @@ class RawRows:
             self._fill()
         return not self.text[start:].strip(b"\r\n")
 
-    def count(self, start: int) -> int:
-        """Count the rows that begin and end in the text from `start` on."""
+    def count(self, start: int) -> tuple[int, int]:
+        """Count the first rows that end in the text from `start` on, and tell where they end."""
         if self.syntax.has_quotes and b'"' in self.text:  # a field may have line ends
-            return sum(kind != "comment" for kind, *_ in self._scan(start))
-        return self.text.count(b"\n", start) or self.text.count(b"\r", start)
+            first = [(kind != "comment", end) for kind, _, end, _ in islice(self._scan(start), _COUNTED)]
+            return sum(is_row for is_row, _ in first), first[-1][1] if first else len(self.text)
+        return self.text.count(b"\n", start) or self.text.count(b"\r", start), len(self.text)
 
     def blocks(self, skipped_bytes: int = 0) -> Iterator[bytes | Fault]:
         """Yield the rows that begin after the first bytes in blocks, without comments; and faulty rows."""
