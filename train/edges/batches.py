@@ -144,8 +144,8 @@ def read(
                 f"{uri}: {side}[{rows[0] + row}] has a list of features, and its type {name!r} is not "
                 f"featurized; set entities.{name}.featurized, or run etl again"
             )
-    weight = _weight(config, edges, relation_E)
-    if weight is not None and np.abs(weight).max(initial=0) > 1e15:
+    weight = _weight(config, edges, relation_E)  # those of the file are checked already
+    if weight is not None and weight is not edges.weight and np.abs(weight).max(initial=0) > 1e15:
         row = int(np.abs(weight).argmax())
         found = f"weight[{rows[0] + row}] is {weight[row]} with its relation's"
         raise FormatError(f"{uri}: {found}; expected less than 10^15")
