@@ -118,7 +118,7 @@ def _files_of_last_run(uri: str) -> list[str]:
 
 
 def _is_ours(uri: str, path: str) -> bool:
-    """Whether etl could have written a path of a manifest; others may have written the manifest."""
+    """Tell whether etl could have written a path of a manifest; others may have written the manifest."""
     first, *others = path.split("/")
     leads_elsewhere = not {"", ".", ".."}.isdisjoint(others)
     return bool(re.fullmatch(_OURS, first)) and not leads_elsewhere and storage.within(uri, f"{uri}/{path}")

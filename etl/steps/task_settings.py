@@ -196,12 +196,12 @@ class TaskSettings:
 
     @property
     def filters(self) -> bool:
-        """Whether rare entities or relations are left out."""
+        """Tell whether rare entities or relations are left out."""
         return self.etl.min_relation_count > 0 or any(map(self.etl.min_count, self.num_partitions))
 
     @property
     def compares(self) -> bool:
-        """Whether edges are left out because of equal rows."""
+        """Tell whether edges are left out because of equal rows."""
         return self.removes or self.etl.duplicates == "drop"
 
     @property
@@ -216,7 +216,7 @@ class TaskSettings:
 
     @property
     def spreads(self) -> bool:
-        """Whether a type has one partition while other types on its side have several, or may have."""
+        """Tell whether a type has one partition while other types on its side have several, or may have."""
         if self.uncut and any(
             len({relation.entity_type(side) for relation in self.relations}) > 1 for side in Side
         ):

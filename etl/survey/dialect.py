@@ -184,7 +184,7 @@ def _rank(trial: _Trial, suffix: str, default: str) -> tuple[float, bool, int, b
 
 
 def _are_codes(rows: pa.Table) -> bool:
-    """Whether fields are codes, not words: most fields of each column have more than letters."""
+    """Tell whether fields are codes, not words: most fields of each column have more than letters."""
     words = r"^[\pL'.,-]*$"
     return all(
         (pc.mean(pc.match_substring_regex(column, words)).as_py() or 0) < 0.5 for column in rows.columns

@@ -33,7 +33,7 @@ class TypedEnds:
 
     @property
     def is_told_by_relation(self) -> bool:
-        """Whether each relation has one type on each side."""
+        """Tell whether each relation has one type on each side."""
         names = [row.relation for row in self.rows]
         return None not in names and len(set(names)) == len(names)
 
@@ -148,7 +148,7 @@ def telling(column: Column) -> tuple[str, ...]:
 
 
 def shares_values(one: Column, other: Column, *, smaller: bool) -> bool:
-    """Whether a tenth of the values of the smaller or the larger column are in both."""
+    """Tell whether a tenth of the values of the smaller or the larger column are in both."""
     common = pc.sum(pc.is_in(one.distinct, other.distinct)).as_py() or 0
     sizes = sorted((len(one.distinct), len(other.distinct)))
     return bool(common > _SHARED * sizes[0 if smaller else 1])

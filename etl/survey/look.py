@@ -62,7 +62,7 @@ class Column:
 
     @property
     def is_key(self) -> bool:
-        """Whether no value occurs twice."""
+        """Tell whether no value occurs twice."""
         return len(self.distinct) == self.num_values > 1
 
     @cached_property

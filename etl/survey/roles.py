@@ -64,7 +64,7 @@ def typed_ends(
 
 
 def _says_type(column: Column, end: Column) -> bool:
-    """Whether a column is named like an end, with `type` beside or in place of `id`: x_type of x_id."""
+    """Tell whether a column is named like an end, with `type` beside or in place of `id`: x_type of x_id."""
     stem = [*column.words[:-1]]
     if column.is_of_path or end.is_of_path:
         return False
@@ -106,7 +106,7 @@ def guess(looks: Sequence[Look], asked: AskedColumns) -> GuessedGraph:
 
 
 def _is_row_number(column: Column) -> bool:
-    """Whether the values count the rows, as the index of pandas and the row names of R do."""
+    """Tell whether the values count the rows, as the index of pandas and the row names of R do."""
     if column.kind != "integer" or not column.is_key or column.values.null_count:
         return False
     numbers = column.values.combine_chunks().cast(pa.float64())
@@ -136,7 +136,7 @@ def _ranked(look: Look) -> list[Column]:
 
 
 def _is_about_entities(look: Look) -> bool:
-    """Whether each row is about one entity: the first column is a key, and no other column is named an id."""
+    """Tell whether each row is about one entity: the first column is a key, and no other is named an id."""
     able = [column for column in look.columns if column.kind in ("text", "integer") and not column.is_of_path]
     if len(look.columns) < 3 or not able or any({*column.words} & (LHS | RHS) for column in able):
         return False

@@ -29,10 +29,10 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 def names_id(name: str) -> bool:
-    """Whether a name ends as those of ids do: `user_id`, `movieid`."""
+    """Tell whether a name ends as those of ids do: `user_id`, `movieid`."""
     return bool(ID & {*words_of(name)[-1:]}) or bool(re.search(r"(?i)[a-z](id|key)s?$", name))
 
 
 def is_known(name: str) -> bool:
-    """Whether a name looks like a usual name of a column."""
+    """Tell whether a name looks like a usual name of a column."""
     return len(words_of(name)) <= 4 and (bool(_KNOWN & {*words_of(name)[-1:]}) or names_id(name))

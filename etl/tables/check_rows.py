@@ -221,7 +221,7 @@ def _decoded(column: pa.ChunkedArray, field: str) -> pa.ChunkedArray:
 
 
 def _is_ascii(strings: pa.Array) -> bool:
-    """Whether all bytes are ASCII; testing all bytes at once is many times as fast as string by string."""
+    """Tell whether all bytes are ASCII; testing all at once is many times as fast as string by string."""
     _, offsets, text = strings.buffers()
     if not len(strings) or text is None:
         return True

@@ -151,7 +151,7 @@ def with_names_of(wanted: pa.DataType, given: pa.DataType, *, has_ids: bool) -> 
 
 
 def has_ids(schema: pa.Schema | None) -> bool:
-    """Whether the columns of a file have numbers."""
+    """Tell whether the columns of a file have numbers."""
     return any(_metadata(field, FIELD_ID) for field in schema or ())
 
 

@@ -185,7 +185,7 @@ def _decoded(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _is_decoded(kind: pa.DataType) -> bool:
-    """Whether a type is converted before it is compared; file statistics are not of the converted type."""
+    """Tell whether a type is converted before it is compared; statistics are not of the converted type."""
     tests = (pa.types.is_dictionary, pa.types.is_fixed_size_binary, pa.types.is_null)
     return kind == pa.uuid() or any(test(kind) for test in tests)
 
@@ -210,7 +210,7 @@ def _parsed(column: str, values: Any, kind: pa.DataType, value: Scalar) -> tuple
 
 
 def _is_parsed(kind: pa.DataType, value: Any) -> bool:
-    """Whether a column of text is compared with another type than text."""
+    """Tell whether a column of text is compared with another type than text."""
     values = value if isinstance(value, tuple) else (value,)
     return _is_text(kind) and any(item is not None and not isinstance(item, str) for item in values)
 

@@ -297,7 +297,7 @@ def find_ends(
 
 
 def are_of_type(config: Config, relation_E: Numbers, side: Side, entity_type: str) -> npt.NDArray[np.bool_]:
-    """Whether the ends on a side of relations, by number, are of a type: [E]."""
+    """Tell whether the ends on a side of relations, by number, are of a type: [E]."""
     is_of_R = np.array([entry.entity_type(side) == entity_type for entry in config.relations])
     is_of_E: npt.NDArray[np.bool_] = is_of_R[0 if config.dynamic_relations else relation_E]
     return np.broadcast_to(is_of_E, len(relation_E))

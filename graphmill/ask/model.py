@@ -141,7 +141,7 @@ class Model:
         return comparators.edge_scores(comparator, bias, queries, candidates, candidates_are_lhs=are_lhs)
 
     def takes_half(self, device: torch.device) -> bool:
-        """Whether products of training take bfloat16 operands, as half_precision asks."""
+        """Tell whether products of training take bfloat16 operands, as half_precision asks."""
         return self.config.half_precision if device.type != "cpu" else self._cpu_takes_half
 
     def matrix_scores(
@@ -158,7 +158,7 @@ class Model:
         )
 
     def _candidates_are_lhs(self, side: Side) -> bool:
-        """Whether a comparator takes the candidates as its lhs, as PBG does with an operator on each side."""
+        """Tell whether comparators take candidates as lhs, as PBG does with an operator on each side."""
         return self.two_sided or side is Side.LHS
 
     def _vectors(

@@ -72,7 +72,7 @@ class Relation:
 
     @property
     def is_two_sided(self) -> bool:
-        """Whether each side has its own operator, for the known end."""
+        """Tell whether each side has its own operator, for the known end."""
         return Side.LHS in self.transforms
 
     def with_tensors(self) -> "Relation":
@@ -95,7 +95,7 @@ class Relation:
 
     @property
     def has_slopes(self) -> bool:
-        """Whether `query_slopes` and `candidate_slopes` know the gradients: for dot, without plug-ins."""
+        """Tell whether `query_slopes` and `candidate_slopes` know gradients: for dot, without plug-ins."""
         is_built_in = self.operator in OPERATORS
         return is_built_in and self.comparator == "dot" and not self.bias
 

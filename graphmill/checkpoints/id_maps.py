@@ -43,7 +43,7 @@ class IdMap:
 
     @property
     def is_integers(self) -> bool:
-        """Whether the raw ids are the int64 themselves."""
+        """Tell whether the raw ids are the int64 themselves."""
         return self.uri == INTEGERS
 
     def estimate_bytes(self) -> int:

@@ -289,5 +289,5 @@ def conf_of(run: str | None, conf: str | None) -> str | None:
 
 
 def is_configuration(word: str) -> bool:
-    """Whether a word of a command line names the file of a configuration, by its suffix."""
+    """Tell whether a word of a command line names the file of a configuration, by its suffix."""
     return word.endswith(_SUFFIXES)

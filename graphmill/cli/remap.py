@@ -179,7 +179,7 @@ def remap(
 
 
 def _is_idle(rank: int, world_size: int, with_shared_fs: bool = True) -> bool:
-    """Whether rank 0 does the work of this process, which the launcher started."""
+    """Tell whether rank 0 does the work of this process, which the launcher started."""
     if rank >= world_size:
         raise ConfigError(f"--rank {rank}: expected a rank below --world-size, {world_size}")
     if rank and with_shared_fs:

@@ -98,7 +98,7 @@ def address(client: Client, *, is_here: bool) -> str | None:
 
 
 def _answers(scheme: str, host: str, port: int) -> bool:
-    """Whether the page is there; the page itself is not requested, because that would make the dashboard."""
+    """Tell whether the page is there; it is not requested, because that would make the dashboard."""
     try:
         if scheme == "https":
             socket.create_connection((host, port), _TIMEOUT_S).close()

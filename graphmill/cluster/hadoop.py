@@ -231,7 +231,7 @@ class Application:
 
     @property
     def ended(self) -> bool:
-        """Whether the application has ended."""
+        """Tell whether the application has ended."""
         return self._client.poll() is not None
 
     def announce(self) -> None:

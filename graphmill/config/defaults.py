@@ -139,7 +139,7 @@ def applied(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _takes_one_vs_all(given: Mapping[str, Any], filled: Mapping[str, Any]) -> bool:
-    """Whether 1-vs-all can train a configuration, which does not ask for something else."""
+    """Tell whether 1-vs-all can train a configuration, which does not ask for something else."""
     entities, train = given.get("entities"), given.get("train", {})
     if not isinstance(entities, Mapping) or not isinstance(train, Mapping):
         return False

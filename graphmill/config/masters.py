@@ -38,7 +38,7 @@ FORMS = f"{', '.join(_FORMS[:-1])} or {_FORMS[-1]}"
 
 
 def is_of_this_machine(master: object) -> bool:
-    """Whether workers and scheduler of `master` are of this machine."""
+    """Tell whether workers and scheduler of `master` are of this machine."""
     patterns = [kind.pattern for kind in KINDS if kind.has_own_workers]
     return isinstance(master, str) and any(re.fullmatch(pattern, master) for pattern in patterns)
 

@@ -27,7 +27,7 @@ def all_keys(config: PbgConfig) -> list[PartitionKey]:
 
 
 def is_shared(config: PbgConfig, key: PartitionKey) -> bool:
-    """Whether the key is the only partition of its type, which every bucket may need."""
+    """Tell whether the key is the only partition of its type, which every bucket may need."""
     return config.entities[key[0]].num_partitions == 1
 
 

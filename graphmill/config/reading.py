@@ -125,7 +125,7 @@ def _evaluated(settings: Config, conf_uri: str | None) -> Config:
 
 
 def _has_own_defaults(conf_uri: str, raw: Mapping[str, Any]) -> bool:
-    """Whether `defaults` fill in what the file leaves out; runs of earlier releases have PBG's values."""
+    """Tell whether `defaults` fill in what the file leaves out; earlier releases have PBG's values."""
     if storage.name(conf_uri) == RECORD:
         return bool(raw.get("defaults") == "graphmill")
     return not conf_uri.endswith(".py")

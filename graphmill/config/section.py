@@ -62,7 +62,7 @@ class Section(BaseModel):
 
     @classmethod
     def needs_consent(cls, key: str, value: Any) -> bool:
-        """Whether a setting runs code or reaches other machines; run.json alone then does not suffice."""
+        """Tell whether a setting runs code or reaches other machines; run.json alone does not suffice."""
         return False
 
     def result_settings(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def check_known(model: type[Section], raw: Any) -> None:
 
 
 def _is_result(problem: Any, problems: Sequence[Any]) -> bool:
-    """Whether a list is "too short" only because one of its items is wrong: that item has its own line."""
+    """Tell whether a list is "too short" only because an item of it is wrong: that item has its own line."""
     place = problem["loc"]
     return problem["type"] == "too_short" and any(
         len(other["loc"]) > len(place) and other["loc"][: len(place)] == place for other in problems

@@ -43,7 +43,7 @@ class Tick:
 
     @property
     def finished(self) -> bool:
-        """Whether all units are done."""
+        """Tell whether all units are done."""
         return self.done >= self.total
 
 

@@ -21,20 +21,20 @@ BYTES = (pa.binary(), pa.large_binary(), pa.binary_view())
 
 
 def may_be_ids(kind: pa.DataType) -> bool:
-    """Whether values of a type can be raw ids."""
+    """Tell whether values of a type can be raw ids."""
     kind = _plain(kind)
     is_other = kind in (*TEXTS, *BYTES, pa.null(), pa.uuid()) or pa.types.is_fixed_size_binary(kind)
     return is_other or holds_whole_numbers(kind)
 
 
 def holds_whole_numbers(kind: pa.DataType) -> bool:
-    """Whether all values of a type are whole numbers: integers, and decimals without a fraction."""
+    """Tell whether all values of a type are whole numbers: integers, and decimals without a fraction."""
     kind = _plain(kind)
     return bool(pa.types.is_integer(kind) or (pa.types.is_decimal(kind) and kind.scale <= 0))
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether values of a type are strings, also as a dictionary or a view."""
+    """Tell whether values of a type are strings, also as a dictionary or a view."""
     return _plain(kind) in TEXTS
 
 

@@ -52,7 +52,7 @@ def part_uri(embedding_path: str, entity_type: str, partition: int) -> str:
 
 
 def is_part(uri: str) -> bool:
-    """Whether a file has the name of a part."""
+    """Tell whether a file has the name of a part."""
     return bool(_PART.match(storage.name(uri)))
 
 

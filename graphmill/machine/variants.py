@@ -46,7 +46,7 @@ def variants_here() -> list[str]:
 
 
 def has_bfloat16_products() -> bool:
-    """Whether this processor multiplies bfloat16 numbers, and $ATEN_CPU_CAPABILITY allows it."""
+    """Tell whether this processor multiplies bfloat16 numbers, and $ATEN_CPU_CAPABILITY allows it."""
     return _BFLOAT16 in variants_here()
 
 

@@ -106,7 +106,7 @@ class Operator:
 
     @property
     def has_matrices(self) -> bool:
-        """Whether a relation has more parameters than a few vectors."""
+        """Tell whether a relation has more parameters than a few vectors."""
         return any(len(parameter.shape(1)) > 1 for parameter in self.parameters)
 
     def parameter_names(self, dynamic: bool, dimension: int = 0) -> tuple[str, ...]:

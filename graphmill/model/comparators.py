@@ -18,7 +18,7 @@ SMALLEST_SQUARE = 1e-30  # keeps the gradients of norms and distances finite at 
 
 
 def is_dot(comparator: str, bias: bool) -> bool:
-    """Whether the score of two prepared vectors is their dot product."""
+    """Tell whether the score of two prepared vectors is their dot product."""
     return comparator in COMPARATORS and COMPARATORS[comparator].is_product and not bias
 
 

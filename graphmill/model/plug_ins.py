@@ -209,7 +209,7 @@ def _by_torch(compute: Callable[..., Any], *arrays: Array) -> Array:
 
 
 def takes_weights(loss: nn.Module) -> bool:
-    """Whether a loss takes the edges' weights, as at PBG's HEAD; in release 1.0.0 none does."""
+    """Tell whether a loss takes the edges' weights, as at PBG's HEAD; in release 1.0.0 none does."""
     try:
         inspect.signature(loss.forward).bind(None, None, None)
     except TypeError:

@@ -206,7 +206,7 @@ def running(name: str) -> Iterator[None]:
 
 
 def has_registered(path: str) -> bool:
-    """Whether a local file has registered a plug-in."""
+    """Tell whether a local file has registered a plug-in."""
     return any(_absolute(path) in registry._origins.values() for registry in _REGISTRIES)
 
 

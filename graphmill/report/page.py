@@ -105,7 +105,7 @@ def render(page: Page) -> str:
 
 
 def _has_content(block: Block, section: str, charts: list[str]) -> bool:
-    """Whether there is something to show; adds the JSON of a chart whose numbers can be drawn."""
+    """Tell whether there is something to show; adds the JSON of a chart whose numbers can be drawn."""
     match block:
         case Tiles():
             return bool(block.tiles)

@@ -127,7 +127,7 @@ def _by_relation(relations: Sequence[Entry], num_all: int) -> Iterator[Block]:
 
 
 def _is_beaten(relation: Entry) -> bool:
-    """Whether popularity ranks the relation's edges better, on both sides together."""
+    """Tell whether popularity ranks the relation's edges better, on both sides together."""
     sides = [mapping(relation, side) for side in SIDES]
     ahead = sum(float(part.get("mrr", 0)) - float(part.get("mrr_most_popular", 0)) for part in sides)
     return ahead < 0

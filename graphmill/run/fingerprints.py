@@ -137,7 +137,7 @@ def _brief(value: Any) -> str:
 
 
 def are_small(uris: Iterable[str]) -> bool:
-    """Whether files and folders are read faster than processes start; what cannot be listed is not small."""
+    """Tell whether files are read faster than processes start; what cannot be listed is not small."""
     num_bytes = num_seen = 0
     try:
         waiting = [status for status in map(storage.status, dict.fromkeys(uris)) if status]

@@ -198,7 +198,7 @@ def _compared(entry: Entry, before: Entry) -> str:
 
 
 def same_edges(entry: Entry, before: Entry) -> bool:
-    """Whether two evaluations ranked the same split in the same way, as far as run.json tells."""
+    """Tell whether two evaluations ranked the same split in the same way, as far as run.json tells."""
     counts = (mapping(run, "metrics").get("num_edges") for run in (entry, before))
     keys = ("split", "filtered", "itself")
     return len(set(counts)) == 1 and all(entry.get(key) == before.get(key) for key in keys)

@@ -71,7 +71,7 @@ def entities_of(checkpoint_path: str) -> str | None:
 
 
 def is_ended(checkpoint_path: str, version: int) -> bool:
-    """Whether training has ended with this version; so has that of a preserved epoch, and of others."""
+    """Tell whether training has ended with this version; so has that of a preserved epoch, and of others."""
     said = _said_by(checkpoint_path)
     return not said or storage.read_marker(checkpoint_path) is not None or said.get("ended") == version
 

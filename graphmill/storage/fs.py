@@ -86,7 +86,7 @@ def open_output(uri: str, *, replication: int | None = None, make_parents: bool 
 
 
 def replicates(uri: str) -> bool:
-    """Whether the storage keeps as many copies of a file as `open_output` is told: HDFS does."""
+    """Tell whether the storage keeps as many copies of a file as `open_output` is told: HDFS does."""
     return scheme(uri) == "hdfs"
 
 
@@ -158,12 +158,12 @@ def status(uri: str) -> FileStatus | None:
 
 
 def exists(uri: str) -> bool:
-    """Whether there is a file or folder at `uri`."""
+    """Tell whether there is a file or folder at `uri`."""
     return status(uri) is not None
 
 
 def is_dir(uri: str) -> bool:
-    """Whether `uri` is a folder."""
+    """Tell whether `uri` is a folder."""
     entry = status(uri)
     return entry is not None and entry.is_dir
 

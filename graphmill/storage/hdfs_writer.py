@@ -187,7 +187,7 @@ class _ReplayingWriter(io.RawIOBase):
 
 
 def _is_temporary(error: Exception) -> bool:
-    """Whether another attempt may succeed, because the error concerns one datanode or one connection."""
+    """Tell whether another attempt may succeed, because the error concerns one datanode or one connection."""
     if type(error) is RuntimeError:
         return any(name in str(error) for name in _OF_DATANODES)
     # A refused connection comes as a bare OSError.

@@ -109,7 +109,7 @@ def files_at(
 
 
 def is_note(path: str) -> bool:
-    """Whether a path is no table file: `_SUCCESS`, checksums, hidden files, files in a folder `_logs`."""
+    """Tell whether a path is no table file: `_SUCCESS`, checksums, hidden files, files in `_logs`."""
     parts = path.split("/")
     is_hidden = any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in parts)
     return is_hidden or parts[-1] == CHECKSUMS

@@ -30,12 +30,12 @@ def split(uri: str) -> tuple[str, str]:
 
 
 def is_local(uri: str) -> bool:
-    """Whether `uri` is on this machine's disks."""
+    """Tell whether `uri` is on this machine's disks."""
     return scheme(uri) == "file"
 
 
 def is_absolute(uri: str) -> bool:
-    """Whether `uri` has the same meaning in every current folder."""
+    """Tell whether `uri` has the same meaning in every current folder."""
     return bool(_SCHEME.match(uri)) or uri.startswith("/")
 
 
@@ -76,7 +76,7 @@ def below(folder: str, path: str) -> str:
 
 
 def contains(folder: str, uri: str) -> bool:
-    """Whether `uri` is `folder` or lies below it, after links are followed."""
+    """Tell whether `uri` is `folder` or lies below it, after links are followed."""
     (root, above), (other, below) = _place(folder), _place(uri)
     # A URI without a host has the host of HADOOP_CONF_DIR, which another URI may name.
     may_be_same = "hdfs://" in (root, other) and scheme(folder) == scheme(uri)
@@ -136,7 +136,7 @@ def parent(uri: str) -> str:
 
 
 def within(root: str, path: str) -> bool:
-    """Whether `path`, read from a file, lies in the folder `root`: the rule by which it may be opened.
+    """Tell whether `path`, read from a file, lies in the folder `root`: the rule by which it may be opened.
 
     Local links are followed first. Another scheme or host is elsewhere, as is a remote path with `..` in it.
     """

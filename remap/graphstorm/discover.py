@@ -147,7 +147,7 @@ def _tables(
 
 
 def _has_embeddings(folder: str) -> bool:
-    """Whether the folder holds a type's embeddings, rather than predictions, models or tables."""
+    """Tell whether the folder holds a type's embeddings, rather than predictions, models or tables."""
     stems = (f"{saved_embeddings.EMBED}-", f"{saved_embeddings.NIDS}-")
     names = [storage.name(entry.uri) for entry in storage.list_dir(folder)]
     return any(name.startswith(stems) and name.endswith(".pt") for name in names)

@@ -93,7 +93,7 @@ class Dynamic:
 
     @property
     def finished(self) -> bool:
-        """Whether no bucket is left or taken."""
+        """Tell whether no bucket is left or taken."""
         return bool((self._state_B == _DONE).all())
 
     def _keys(self, bucket: Bucket) -> Numbers:
@@ -183,7 +183,7 @@ class Tournament:
 
     @property
     def finished(self) -> bool:
-        """Whether no round is left."""
+        """Tell whether no round is left."""
         return not self._rounds
 
 

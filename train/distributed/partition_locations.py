@@ -101,7 +101,7 @@ class PartitionLocations:
                 yield key, newest
 
     def is_complete(self) -> bool:
-        """Whether the shared state and all newest revisions are in files of the next version."""
+        """Tell whether the shared state and all newest revisions are in files of the next version."""
         return self.shared_folder is not None and next(self.unsaved(), None) is None
 
     def complete(self) -> Checksums:

@@ -37,7 +37,7 @@ QUERIES_OF_AN_UPDATE = 128  # whose scores take as long as an update of all rows
 
 
 def has_sample(num_candidates: int | None, num_rows: int) -> bool:
-    """Whether candidates are drawn from a table that is large enough; another is compared as a whole."""
+    """Tell whether candidates are drawn from a table that is large enough; another is compared as a whole."""
     return num_candidates is not None and num_rows >= 2 * num_candidates
 
 

@@ -53,7 +53,7 @@ def sorts_of(config: Config) -> list[Literal["edges", "features", "queries"]]:
 
 
 def has_queries(config: Config) -> bool:
-    """Whether the loss of some relation's edges is one of their queries."""
+    """Tell whether the loss of some relation's edges is one of their queries."""
     return "queries" in sorts_of(config)
 
 

@@ -139,7 +139,7 @@ _NUM_READING = 16  # threads, which wait for HDFS
 
 
 def is_delta(config: PbgConfig) -> bool:
-    """Whether the run trains only added edges, and a replay of others."""
+    """Tell whether the run trains only added edges, and a replay of others."""
     return why_whole(config) == ""
 
 

@@ -68,7 +68,7 @@ class Uses:
         self.position += 1
 
     def is_left(self, key: PartitionKey) -> bool:
-        """Whether a future bucket needs the partition."""
+        """Tell whether a future bucket needs the partition."""
         return self.next_of(key)[0] < math.inf
 
     def next_of(self, key: PartitionKey) -> tuple[float, PartitionKey]:

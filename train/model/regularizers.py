@@ -85,7 +85,7 @@ def n3_of_operator(operator: str, leaves: Sequence[Tensor], weight_E: Tensor, re
 
 
 def is_plug_in(config: Config) -> bool:
-    """Whether autograd computes the penalties of this configuration."""
+    """Tell whether autograd computes the penalties of this configuration."""
     if not config.regularization_coef:
         return False
     names = {relation.operator for relation in config.relations}

@@ -74,7 +74,7 @@ class EdgeList:
     weight: Tensor  # [B] weight of the edge times that of its relation
 
     def has_scalar_relation_type(self) -> bool:
-        """Whether all edges have one relation."""
+        """Tell whether all edges have one relation."""
         return self.rel.dim() == 0
 
     def get_relation_type(self) -> int | Tensor:

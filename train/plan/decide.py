@@ -287,7 +287,7 @@ def _least_partitions(config: Config) -> int:
 
 
 def fits(context: RunContext, free: int, total: int, reasons: list[str]) -> bool:
-    """Whether the whole graph fits in `free` bytes of the device; adds the sizes to `reasons`."""
+    """Tell whether the whole graph fits in `free` bytes of the device; adds the sizes to `reasons`."""
     needed = memory.resident_bytes(context)
     is_small = needed <= memory.SHARE * free
     reasons.append(

@@ -49,7 +49,7 @@ def _folder(checkpoint_path: str, number: int) -> str:
 
 
 def is_joined(config: Config) -> bool:
-    """Whether the committed version holds the committed versions of all members, as far as they have any."""
+    """Tell whether the committed version holds those of all members, as far as they have any."""
     uri = storage.join(config.checkpoint_path, FOLDER, RECORD)
     state = _state(config, pbg.read_version(config.checkpoint_path))
     return not all(state["members"]) or (storage.exists(uri) and storage.read_json(uri) == state)

@@ -75,7 +75,7 @@ class TrainingRun(ABC):
         """The plan, and other figures that the buckets do not give."""
 
     def _continues(self) -> bool:
-        """Whether there is another iteration; validates the version if its turn has come."""
+        """Tell whether there is another iteration; validates the version if its turn has come."""
         if self.validation.is_due(self.version):
             self.wait_for_commit()
         return self.validation.after(self.version) and self.version < self.schedule.num_iterations

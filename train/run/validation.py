@@ -64,11 +64,11 @@ class Validation:
 
     @property
     def ended(self) -> bool:
-        """Whether the run has ended, with the best version committed."""
+        """Tell whether the run has ended, with the best version committed."""
         return self._ended is not None and self._config.num_epochs <= self._ended
 
     def is_due(self, version: int) -> bool:
-        """Whether `after` ranks the version, which must be committed then."""
+        """Tell whether `after` ranks the version, which must be committed then."""
         epoch, rest = divmod(version, self._per_epoch)
         if self.settings.validate_split is None or rest or not version or self.ended:
             return False

@@ -89,7 +89,7 @@ def content_of(folder: str) -> dict[str, Any] | None:
 
 
 def is_made(folder: str, made_from: Any) -> bool:
-    """Whether a run that was killed has made the rows, from the same."""
+    """Tell whether a run that was killed has made the rows, from the same."""
     content = content_of(folder)
     return content is not None and bool(content.get("made_from") == made_from)
 

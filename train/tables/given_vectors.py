@@ -74,7 +74,7 @@ def check(config: Config) -> None:
 
 
 def is_needed(config: Config, models: Sequence[Config]) -> bool:
-    """Whether rows have yet to be made: a model has no version, and no run that was killed has made them."""
+    """Tell whether rows have yet to be made: there is no version, and no killed run has made them."""
     if not given_paths(config) or all(pbg.read_version(model.checkpoint_path) for model in models):
         return False
     return not is_made(folder_of(config), _made_from(config))

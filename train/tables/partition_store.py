@@ -51,7 +51,7 @@ class Store(ABC):
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether all rows that were trained are in memory, and none in files of the next version."""
+        """Tell whether all rows that were trained are in memory, and none in files of the next version."""
         return False
 
     def begin(self, order: Sequence[Bucket], iteration: Iteration) -> None:
@@ -93,7 +93,7 @@ class PartitionStore(Store):
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether no partition has left."""
+        """Tell whether no partition has left."""
         return not self._written
 
     def enter(self, bucket: Bucket, then: Bucket | None) -> Tables:

@@ -68,7 +68,7 @@ class WarmStart:
             raise FormatError(f"{init_path}: {told}; set {keys}, or start without init_path")
 
     def has_type(self, entity_type: str) -> bool:
-        """Whether the checkpoint has embeddings of the type; a type without them is new."""
+        """Tell whether the checkpoint has embeddings of the type; a type without them is new."""
         if entity_type not in self._types:
             log.info("training: %s has no embeddings of %r: they are drawn", self.path, entity_type)
         return entity_type in self._types

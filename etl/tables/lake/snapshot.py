@@ -47,7 +47,7 @@ class Places:
         return uri
 
     def hold(self, uri: str) -> bool:
-        """Whether a file lies in one of the folders."""
+        """Tell whether a file lies in one of the folders."""
         return any(storage.within(folder, uri) for folder in (self.root, *self.allowed))
 
 

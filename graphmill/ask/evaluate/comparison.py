@@ -52,7 +52,7 @@ _NUM_PARTS = 3  # columns of a candidate's own term: two of 8 bits, and the rest
 
 
 def is_product(config: Config) -> bool:
-    """Whether scores are ordered as inner products are."""
+    """Tell whether scores are ordered as inner products are."""
     built_in = COMPARATORS.get(config.comparator)
     return built_in is not None and not (built_in.is_root and config.bias)
 

@@ -101,7 +101,7 @@ def score_settings(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def has_edges(config: PbgConfig, path: str) -> bool:
-    """Whether any bucket of a folder holds an edge."""
+    """Tell whether any bucket of a folder holds an edge."""
     return any(edge_buckets.count_all(path, all_buckets(config)).values())
 
 
@@ -117,7 +117,7 @@ class Extent:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether edges are left out."""
+        """Tell whether edges are left out."""
         return self.num_edges < self.of_edges
 
 

@@ -80,7 +80,7 @@ def _work_uri(config: Config) -> str:
 
 
 def is_small(config: Config) -> bool:
-    """Whether an evaluation takes seconds, by the numbers of edges and entities."""
+    """Tell whether an evaluation takes seconds, by the numbers of edges and entities."""
     settings = config.evaluate
     num_ranked = num_edges(config.split_path(settings.split))
     num_ranked = min(settings.sample or num_ranked, num_ranked)

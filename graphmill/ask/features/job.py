@@ -178,7 +178,7 @@ def _folded_folders(request: FeaturesOptions, work: Work, fold_ids_in: FoldIn | 
 
 
 def is_folded(uri: str) -> bool:
-    """Whether a folder is a result of `graphmill fold-in`."""
+    """Tell whether a folder is a result of `graphmill fold-in`."""
     return storage.exists(storage.join(uri, fold_in.RECORD))
 
 

@@ -262,7 +262,7 @@ class FrozenModel:
         return max(self.config.num_batch_negs + self.config.num_uniform_negs, 1)
 
     def is_asked(self, side: Side) -> bool:
-        """Whether training has asked for this side of edges."""
+        """Tell whether training has asked for this side of edges."""
         return not (self.config.disable_lhs_negs if side is Side.LHS else self.config.disable_rhs_negs)
 
     def relation_weights(self, relation_E: Numbers) -> Floats:

@@ -96,7 +96,7 @@ def relation_of_rows(model: FrozenModel, relation_E: Numbers) -> Relation:
 
 
 def _is_stacked(relation: Relation) -> bool:
-    """Whether one call can score edges of several such relations, each with a row of the parameters."""
+    """Tell whether one call can score edges of several such relations, each with a row of the parameters."""
     if not operators.operator_of(relation.operator).takes_rows:
         return False
     own = [parameter for parameters in relation.transforms.values() for parameter in parameters]

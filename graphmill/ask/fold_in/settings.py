@@ -39,5 +39,5 @@ def solvable_types(config: Config) -> list[str]:
 
 
 def ignores_regularizer(config: Config) -> bool:
-    """Whether training has a regularizer of the user's, which solutions leave out."""
+    """Tell whether training has a regularizer of the user's, which solutions leave out."""
     return bool(config.regularization_coef) and config.regularizer not in REGULARIZERS.built_in

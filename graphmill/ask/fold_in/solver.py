@@ -142,7 +142,7 @@ class Objective:
 
     @property
     def has_slopes(self) -> bool:
-        """Whether all gradients are known without autograd."""
+        """Tell whether all gradients are known without autograd."""
         of_chunks = all(chunk.relation.has_slopes for chunk in self._chunks)
         return of_chunks and all(other.relation.has_slopes for other in self._others)
 

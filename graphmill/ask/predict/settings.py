@@ -70,7 +70,7 @@ class PredictOptions(Section):
 
     @property
     def how(self) -> How:
-        """Whether all candidates are compared, or those of the nearest lists; `auto` takes what is faster."""
+        """Tell whether all candidates are compared, or those of near lists; `auto` takes what is faster."""
         return "auto" if self.is_exact is None else "exact" if self.is_exact else "approximate"
 
     def described(self) -> dict[str, Any]:

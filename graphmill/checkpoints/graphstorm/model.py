@@ -178,7 +178,7 @@ class GraphStormModelCheckpoint(WholeTablesCheckpoint):
 
     @property
     def _decodes_rows(self) -> bool:
-        """Whether the decoder compares the embeddings themselves, with no layer in between."""
+        """Tell whether the decoder compares the embeddings themselves, with no layer in between."""
         layers = [*self._states.get("gnn", ()), *self._states.get("node_embed", ())]
         others = self._states.get("decoder", {}).keys() - {saved_models.WEIGHT}
         return not others and not [name for name in layers if name != "_dummy"]

@@ -117,7 +117,7 @@ def read_node_mapping(model_path: str) -> "Mapping[str, Tensor]":
 
 
 def _are_tensors(content: Any, dtype: str = "") -> bool:
-    """Whether these are tensors by name, maybe of one dtype."""
+    """Tell whether these are tensors by name, maybe of one dtype."""
     import torch
 
     tensors = content.values() if isinstance(content, Mapping) else [None]

@@ -261,7 +261,7 @@ def move_aside(checkpoint_path: str) -> str:
 
 
 def _has_same(checkpoint_path: str, version: int, other_path: str) -> bool:
-    """Whether a folder holds exactly that version, by the checksums of its files."""
+    """Tell whether a folder holds exactly that version, by the checksums of its files."""
     stems = versions_of(checkpoint_path).get(version, set())
     if read_version(other_path) != version or versions_of(other_path) != {version: stems}:
         return False

@@ -105,7 +105,7 @@ class ClusterConfig(Section):
 
     @classmethod
     def needs_consent(cls, key: str, value: Any) -> bool:
-        """Whether a setting is neither harmless nor empty nor a default."""
+        """Tell whether a setting is neither harmless nor empty nor a default."""
         field = cls.model_fields.get(key)
         is_default = value in (None, [], {}) or (field is not None and value == field.default)
         is_local = key == "master" and is_of_this_machine(value)

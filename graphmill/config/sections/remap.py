@@ -85,7 +85,7 @@ class RemapConfig(Section):
 
     @property
     def is_standard(self) -> bool:
-        """Whether the output is as in docs/formats/embeddings.md, with one file per partition."""
+        """Tell whether the output is as in docs/formats/embeddings.md, with one file per partition."""
         chosen = (self.output_format, self.vectors, self.column_names, self.rows_per_file, self.ids_path)
         return chosen == ("parquet", "fixed_size_list", {}, None, None)
 

@@ -242,7 +242,7 @@ class TrainConfig(Section):
 
     @classmethod
     def needs_consent(cls, key: str, value: Any) -> bool:
-        """Whether a setting runs code."""
+        """Tell whether a setting runs code."""
         return key == "plugins" and value != []
 
     def result_settings(self) -> dict[str, Any]:

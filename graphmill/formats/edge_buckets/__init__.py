@@ -229,7 +229,7 @@ def count_all(edge_path: str, buckets: Sequence[Bucket]) -> dict[Bucket, int]:
 
 
 def has_weights(edge_path: str, bucket: Bucket) -> bool:
-    """Whether the bucket's edges have weights."""
+    """Tell whether the bucket's edges have weights."""
     with _open_bucket(bucket_uri(edge_path, bucket)) as datasets:
         return WEIGHT in datasets
 

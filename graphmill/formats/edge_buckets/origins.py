@@ -113,7 +113,7 @@ def read_origins(edge_path: str) -> Origins | None:
 
 
 def has_added(edge_path: str) -> bool:
-    """Whether the run took edges from an earlier run, so that `added_rows` tells new edges from old ones."""
+    """Tell whether the run took edges from an earlier run, so that `added_rows` tells new from old ones."""
     return _added(edge_path) is not None
 
 

@@ -67,7 +67,7 @@ def column_type(schema: pa.Schema, column: str, uri: str) -> Any:
 
 
 def are_vectors(kind: pa.DataType) -> bool:
-    """Whether values of a type are lists of floats."""
+    """Tell whether values of a type are lists of floats."""
     types = pa.types
     is_list = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
     return bool(is_list and types.is_floating(kind.value_type))

@@ -128,7 +128,7 @@ def _longest(stream: Any, chunk: Any, leaf: Any, pages: list[_Page], harmless_by
 
 
 def _is_searched(page: _Page) -> bool:
-    """Whether to search the dictionary for its longest value, at about 100 ns per value.
+    """Tell whether to search the dictionary for its longest value, at about 100 ns per value.
 
     A dictionary of many values that hardly pack contains ids: then the file itself is large, and Arrow ends
     a batch at 2 GiB.

@@ -43,12 +43,12 @@ _SUFFIXES = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst", b"BZh": ".bz2", b"
 
 
 def is_utf8(encoding: str) -> bool:
-    """Whether a file of this encoding is read as it is."""
+    """Tell whether a file of this encoding is read as it is."""
     return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
 
 
 def has_lines_of_bytes(encoding: str) -> bool:
-    """Whether the byte of a newline is one wherever it stands: such a file can be cut there."""
+    """Tell whether the byte of a newline is one wherever it stands: such a file can be cut there."""
     characters = bytes(range(256)).decode(encoding, "replace")
     return len(characters) == 256 and characters[0x0A] == "\n" and characters.count("\n") == 1
 

@@ -89,7 +89,7 @@ class RawRows:
             self._fill()
 
     def are_over(self, start: int) -> bool:
-        """Whether there are only blank lines from `start` on."""
+        """Tell whether there are only blank lines from `start` on."""
         while not self.is_whole and not self.text[start:].strip(b"\r\n"):
             self._fill()
         return not self.text[start:].strip(b"\r\n")

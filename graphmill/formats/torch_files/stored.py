@@ -120,11 +120,11 @@ class Archive:
         return entry.header_offset + _HEADER_BYTES + name_bytes + extra_bytes, entry.file_size
 
     def is_native(self) -> bool:
-        """Whether the elements have the byte order of this machine."""
+        """Tell whether the elements have the byte order of this machine."""
         return all(self.read(name) == sys.byteorder.encode() for name in self.names("/byteorder"))
 
 
 def is_archive(stream: Any) -> bool:
-    """Whether the file begins like a zip, which is how torch.load() decides."""
+    """Tell whether the file begins like a zip, which is how torch.load() decides."""
     stream.seek(0)
     return bool(stream.read(len(_MAGIC)) == _MAGIC)

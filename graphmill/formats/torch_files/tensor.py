@@ -96,7 +96,7 @@ def _plain_rows(source: pa.NativeFile, uri: str) -> TensorRows:
 
 
 def _is_regular(shape: tuple[int, ...], stored_shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    """Whether the elements lie one after the other, and repeat themselves to a fair size at most."""
+    """Tell whether the elements lie one after the other, and repeat themselves to a fair size at most."""
     if not math.prod(shape):
         return True  # strides of a tensor without elements, or of axes with one, have no meaning
     if shape != stored_shape and (
