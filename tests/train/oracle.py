@@ -3,8 +3,6 @@
 A reference for comparison: plain loops, one number at a time, nothing shared with train/.
 """
 
-import math
-
 import torch
 
 
@@ -133,20 +131,11 @@ class Oracle:
         return c.regularization_coef * total
 
 
-def row_adagrad(rows, sums, gradient, lr):
-    """New rows and sums, row by row; untouched rows stay."""
-    rows, sums = rows.clone(), sums.clone()
-    for i in range(len(rows)):
-        sums[i] += sum(float(g) ** 2 for g in gradient[i]) / len(gradient[i])
-        rows[i] = rows[i] - lr * gradient[i] / (math.sqrt(float(sums[i])) + 1e-10)
-    return rows, sums
-
-
 def adagrad(rows, sums, gradient, lr):
-    """The same, element by element: every one has a sum of its own."""
-    rows, sums = rows.clone(), sums.clone()
-    for i in range(len(rows)):
-        for d in range(len(rows[i])):
-            sums[i, d] += float(gradient[i, d]) ** 2
-            rows[i, d] -= lr * float(gradient[i, d]) / (math.sqrt(float(sums[i, d])) + 1e-10)
-    return rows, sums
+    """New rows and sums: a sum for each element, or for each row [N]."""
+    squared = gradient**2
+    if is_by_row := sums.shape != rows.shape:
+        squared = squared.mean(1)
+    sums = sums + squared
+    scale = lr / (sums.sqrt() + 1e-10)
+    return rows - (scale[:, None] if is_by_row else scale) * gradient, sums

@@ -119,10 +119,7 @@ def squared_distances(a, b):
 
 
 @COMPARATORS.register_as("my_squared_l2")
-class SquaredL2(AbstractComparator):
-    def prepare(self, embs):
-        return embs
-
+class SquaredL2(Dot):
     def forward(self, lhs_pos, rhs_pos, lhs_neg, rhs_neg):
         pos_scores = -(lhs_pos - rhs_pos).pow(2).sum(-1)
         return pos_scores, -squared_distances(rhs_pos, lhs_neg), -squared_distances(lhs_pos, rhs_neg)
@@ -138,11 +135,8 @@ class L2(SquaredL2):
 
 
 @COMPARATORS.register_as("order")
-class Order(AbstractComparator):
+class Order(Dot):
     """A comparator that tells the sides apart: rhs should be larger than lhs in every element."""
-
-    def prepare(self, embs):
-        return embs
 
     def forward(self, lhs_pos, rhs_pos, lhs_neg, rhs_neg):
         def score(lhs, rhs):

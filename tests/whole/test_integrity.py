@@ -546,16 +546,14 @@ def test_a_run_that_trains_now_answers_later(home, graphmill_command, monkeypatc
     assert TrainedRun.with_ids(config).version == 2  # a finished version answers at any time
     kill_in_training(home, monkeypatch)
     assert graphmill_command("predict", home / "run", "--relation", "next", "--to", home / "to") == 75
-    Path(config.checkpoint_path, "checkpoint_version.txt").unlink()  # as before the first epoch
-    with pytest.raises(
-        LockedError, match=r"no finished version yet; .* has it since .*, and trains; try again later"
+    told = r"no finished version yet; .* has it since .*, and trains; try again later"
+    for remove, name in (
+        (Path.unlink, "checkpoint_version.txt"),  # as before the first epoch
+        (shutil.rmtree, "."),  # as while it is moved aside
     ):
-        TrainedRun.with_ids(config)
-    shutil.rmtree(config.checkpoint_path)  # as while it is moved aside
-    with pytest.raises(
-        LockedError, match=r"no finished version yet; .* has it since .*, and trains; try again later"
-    ):
-        TrainedRun.with_ids(config)
+        remove(Path(config.checkpoint_path, name))
+        with pytest.raises(LockedError, match=told):
+            TrainedRun.with_ids(config)
     training.send(signal.SIGTERM)
     training.wait(-signal.SIGTERM)
     with pytest.raises(NotFoundError, match="there is no checkpoint"):

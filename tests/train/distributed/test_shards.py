@@ -56,7 +56,7 @@ states = st.booleans().flatmap(
             st.tuples(
                 rows_of(numbers, (NUM, DIMENSION)), rows_of(grown, NUM if row_wise else (NUM, DIMENSION))
             )
-            for _ in range(4)
+            for _ in range(2)
         ],
     )
 )
@@ -80,7 +80,7 @@ def as_it_was(ours, theirs, base):
 @given(states)
 def test_the_mean_is_weighted_by_squared_gradients(state):
     """A row that one copy has touched is taken over as it is; one that has missed something counts not."""
-    base, (values, growth), (their_values, their_growth), *_ = state
+    base, (values, growth), (their_values, their_growth) = state
     ours, theirs = (values, base + growth), (their_values, base + their_growth)
     expected = as_it_was(ours, theirs, base)
     touched = np.broadcast_to(widened((growth > 0) | (their_growth > 0)), values.shape)
@@ -98,24 +98,6 @@ def test_the_mean_is_weighted_by_squared_gradients(state):
     back = merged(np, theirs, (values, base), base)  # and stays where nobody else has touched it
     assert np.array_equal(back[0][touched], their_values[touched])
     assert np.array_equal(back[1], theirs[1])
-
-
-@pytest.mark.slow
-@given(states)
-def test_the_order_of_workers_does_not_matter(state):
-    """Up to rounding, whenever they all began with the same rows."""
-    base, (first, _), *copies = state
-    ends = []
-    for order in ((0, 1, 2), (2, 0, 1)):
-        held = first, base
-        for number in order:
-            values, growth = copies[number]
-            held = merged(np, held, (values, base + growth), base)
-        ends.append(held)
-    seen = sum(growth > 0 for _, growth in copies)
-    touched = np.broadcast_to(widened(seen > 0), first.shape)
-    np.testing.assert_allclose(ends[0][0][touched], ends[1][0][touched], rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(ends[0][1], ends[1][1], rtol=1e-5, atol=1e-4)
 
 
 def test_messages_are_bounded():
@@ -155,14 +137,20 @@ def attach(dask_worker):
     actor.copy = Zeros()
 
 
-@pytest.fixture
-def servers():
-    """Two actors on two workers, and their addresses."""
+@contextmanager
+def two_workers():
+    """The client of two workers in this process."""
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
         Client(cluster) as client,
-        client.as_current(),
     ):
+        yield client
+
+
+@pytest.fixture
+def servers():
+    """Two actors on two workers, and their addresses."""
+    with two_workers() as client, client.as_current():
         addresses = sorted(client.scheduler_info()["workers"])
         futures = [client.submit(ShardServer, actor=True, workers=[each], pure=False) for each in addresses]
         actors = [future.result() for future in futures]
@@ -275,18 +263,13 @@ def test_a_commit_may_delete_the_folder_of_a_file_that_is_being_written(tmp_path
 NUM_RELATIONS = 12
 
 
-def planted_cities(rng, num_groups=20, nodes=40, cities=15, degree=12):
-    """Edges from nodes to the cities of their group, by many relations; groups are hidden in the ids."""
-    group_of_node = rng.permutation(np.repeat(np.arange(num_groups), nodes))
-    group_of_city = rng.permutation(np.repeat(np.arange(num_groups), cities))
-    triples = [
-        (node, int(rng.integers(NUM_RELATIONS)), int(city))
-        for node, group in enumerate(group_of_node)
-        for city in rng.choice(np.flatnonzero(group_of_city == group), degree, replace=False)
-    ]
-    triples = np.array(triples)
-    rng.shuffle(triples)
-    return {"node": len(group_of_node), "city": len(group_of_city)}, triples[1000:], triples[:1000]
+def planted_cities(rng, num_groups=20, num_nodes=800, num_edges=9600):
+    """Edges from nodes to the cities of their group, by many relations; no id tells a node's group."""
+    group_of_node = rng.integers(num_groups, size=num_nodes)
+    lhs, rel = rng.integers(num_nodes, size=num_edges), rng.integers(NUM_RELATIONS, size=num_edges)
+    rhs = num_groups * rng.integers(15, size=num_edges) + group_of_node[lhs]
+    triples = rng.permutation(np.unique(np.stack([lhs, rel, rhs], axis=1), axis=0))
+    return {"node": num_nodes, "city": 15 * num_groups}, triples[1000:], triples[:1000]
 
 
 def test_one_type_and_many_relations_in_all_buckets(tmp_path, client, monkeypatch):
@@ -409,10 +392,7 @@ class Cluster:
 
 @contextmanager
 def cluster_of(config, begins=begin, joins=begin):
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
-        Client(cluster) as client,
-    ):
+    with two_workers() as client:
         yield Cluster(client, config, begins, joins)
 
 
@@ -511,14 +491,6 @@ def comes_late(config):
     """Make a copy, and change it before this worker holds a shard."""
     begin(config)
     step(server().copy, [3, 13], 2.0, 1.0)
-
-
-def test_rows_that_become_a_shard_are_not_pushed_to_it():
-    rows = SharedRows(Table(torch.zeros(3, 2), torch.zeros(3)), in_rounds=False)
-    rows.table.sums += 1
-    for is_shard, moved in ((False, [0, 1, 2]), (True, [])):
-        rows.part(0, 3, is_shard=is_shard)
-        assert rows.moved(0, 3).tolist() == moved
 
 
 def test_a_worker_that_takes_over_a_shard_keeps_its_own_changes(tmp_path, monkeypatch):

@@ -280,26 +280,6 @@ def test_edges_that_are_all_of_every_epoch_are_read_once(tmp_path, rng, partitio
     assert len({id(read) for read in visits}) == reads
 
 
-@pytest.mark.parametrize("dynamic", [False, True])
-def test_batches_do_not_depend_on_the_width_of_columns(dynamic):
-    rel = torch.arange(90) % 3
-    wide = EdgeTensors(torch.arange(90), rel, torch.arange(90) * 2, torch.ones(90))
-    narrow = EdgeTensors(wide.lhs.int(), rel.int(), wide.rhs.int(), None)
-    config = config_of("unused", (1.0, 1.0, 1.0))
-    relations = config.relations[:1] if dynamic else config.relations
-    config = config.model_copy(update={"batch_size": 7, "dynamic_relations": dynamic, "relations": relations})
-    cuts = [
-        list(batches.cut_for_training(config, each, torch.Generator().manual_seed(1), {}))
-        for each in (wide, narrow)
-    ]
-    assert len(cuts[0]) > 3
-    columns = [
-        [[*each.index.values(), each.weight_B, *([each.rel_B] if dynamic else [])] for each in found]
-        for found in cuts
-    ]
-    torch.testing.assert_close(*columns, rtol=0, atol=0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("num_blocks", [1, 3])
 def test_copies_are_held_out_together_in_all_chunks_passes_and_epochs(tmp_path, rng, num_blocks):

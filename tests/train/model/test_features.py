@@ -15,8 +15,8 @@ from graphmill.formats.edge_buckets import Edges
 from graphmill.formats.edge_buckets.features import Features
 from graphmill.model.operators import OPERATORS, operator_of
 from graphmill.vocab import Bucket, Side
-from tests.train.graphs import make_config, node_graph, relation
-from tests.train.oracle import Oracle, row_adagrad
+from tests.train.graphs import make_config
+from tests.train.oracle import Oracle, adagrad
 from tests.train.step.test_plain import NUM_RELATIONS, Scene, check_step, settings
 from tests.train.step.test_queries import all_negs, check_same_as_step
 from train import job
@@ -121,7 +121,7 @@ def test_step_on_features_equals_the_oracle(tmp_path, relation):
     torch.testing.assert_close(figures.loss, loss.detach())
     for name, leaf in leaves.items():
         if leaf.grad is not None:
-            rows, sums = row_adagrad(*before[name], leaf.grad, config.lr)
+            rows, sums = adagrad(*before[name], leaf.grad, config.lr)
             torch.testing.assert_close(tables[name].embeddings_ND, rows)
             torch.testing.assert_close(tables[name].sums, sums)
 
@@ -238,15 +238,6 @@ def test_steps_that_are_no_number_are_refused(step):
         adagrad.load_state_dict({"state": {0: {"sum": torch.zeros(3), "step": step}}}, ["key"], "here")
 
 
-def test_sums_of_the_other_adagrad_are_converted():
-    for sums, kind, expected in (
-        (torch.tensor([[1.0, 3.0], [4.0, 8.0]]), "row_adagrad", [2.0, 6.0]),
-        (torch.tensor([2.0, 6.0]), "adagrad", [[2.0, 2.0], [6.0, 6.0]]),
-    ):
-        state = optimizer.table_state(sums, 0.1)
-        assert optimizer.sums_of_table_state(state, kind, (2, 2), "here").tolist() == expected
-
-
 WEIGHT = 0.7
 PRODUCTS = [name for name, each in OPERATORS.items() if each.is_product]
 
@@ -296,11 +287,3 @@ def test_other_engines_leave_it_to_torch():
     for engine in (compiled_step, fused_pass):
         assert engine.obstacle(with_it) == "train.relation_prediction"
         assert engine.obstacle(without) is None
-
-
-def test_training_learns_the_relations(tmp_path, rng):
-    settings = {"relations": [relation("complex_diagonal", all_negs=True)], "dynamic_relations": True}
-    settings |= {"dimension": 16, "num_epochs": 10, "init_scale": 0.1, "global_emb": False}
-    config = node_graph(tmp_path, rng, 30, 90, 3, **settings, **predicting())
-    losses = [epoch["loss"] for epoch in job.train(config)["epochs"]]
-    assert losses[-1] < losses[0] / 2

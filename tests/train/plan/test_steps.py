@@ -5,6 +5,7 @@ Of devices: tests/train/gpu/test_training.py.
 
 import threading
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -127,16 +128,17 @@ def test_memory_and_workers_decide_how_many_blocks_there_are(tmp_path):
     num_rows = 80_000
     triples = random_triples(np.random.default_rng(1), num_rows, 1, num_rows, 1000)
 
-    def configured(num_partitions=16, **train):
+    @cache
+    def context(num_partitions=16, **train):
         train, root = {"resident": "auto"} | train, tmp_path / str(num_partitions)
         settings = {"num_partitions": num_partitions, "dimension": 100, "batch_size": 10}
         config = make_config(root, train=train, **settings)
         if not root.exists():
             write_graph(config, {"node": num_rows}, triples)
-        return config
+        return RunContext(config)
 
     def blocks(workers, worker_bytes, **settings):
-        return blocks_of_workers(RunContext(configured(**settings)), workers, worker_bytes)
+        return blocks_of_workers(context(**settings), workers, worker_bytes)
 
     rows = num_rows * 4 * 101
     assert [blocks(workers, 100 * rows) for workers in (2, 3, 8)] == [4, 6, 16]
@@ -149,7 +151,7 @@ def test_memory_and_workers_decide_how_many_blocks_there_are(tmp_path):
     assert blocks(2, 100 * rows, memory_partitions=16) == 4
     assert blocks(2, 100 * rows, resident="never") == 16
     held = (2, 3, 4, 6, 8, 15, 16)
-    assert [blocks_for(configured(), each) for each in held] == [16, 16, 8, 6, 4, 3, 1]
+    assert [blocks_for(context().config, each) for each in held] == [16, 16, 8, 6, 4, 3, 1]
 
 
 @pytest.mark.parametrize(

@@ -215,25 +215,6 @@ def test_dimensions_of_types(tmp_path, rng):
     assert evaluate.evaluate(config)["metrics"]["mrr"] > 0
 
 
-def trained(root, triples, weight=None, **more):
-    config = make_config(root, num_epochs=1, **more)
-    write_graph(config, {"node": 20}, triples, weight=weight)
-    job.train(config)
-    return embeddings(config, "node", 20)
-
-
-def test_weights_of_edges_are_numbers_not_integers(tmp_path, rng):
-    """An edge that weighs a half counts as one of a relation that does; with 0 it does not count at all."""
-    triples = random_triples(rng, 20, 1, 20, 60)
-    halves = trained(tmp_path / "edges", triples, np.full(60, 0.5, np.float32))
-    half = [relation(weight=0.5)]
-    assert torch.equal(halves, trained(tmp_path / "relation", triples, relations=half))
-    assert not torch.equal(halves, trained(tmp_path / "ones", triples))
-    nothing = trained(tmp_path / "nothing", triples, np.zeros(60, np.float32))
-    start = trained(tmp_path / "start", triples, lr=0.0)
-    assert torch.equal(nothing, start)
-
-
 def test_evaluation_takes_the_negatives_of_training_where_it_has_none_of_its_own(tmp_path, rng):
     """With one candidate the rank is 1 or 2."""
     numbers = {"num_epochs": 1, "num_batch_negs": 0, "num_uniform_negs": 1, "eval_fraction": 0.5}
@@ -246,16 +227,18 @@ def test_evaluation_takes_the_negatives_of_training_where_it_has_none_of_its_own
 
 
 @pytest.mark.slow
-def test_all_negatives_of_partitions(tmp_path, rng):
-    """With several partitions an edge is compared with all of its bucket's."""
+def test_edges_of_partitions_with_all_and_with_drawn_negatives(tmp_path, rng):
+    """With all_negs, an edge is compared with all entities of its bucket; some edges are held out."""
+    relations = [relation("complex_diagonal", name=name, all_negs=name == "a") for name in ("a", "b")]
     config = make_config(
-        tmp_path, num_partitions=3, relations=[relation("complex_diagonal", all_negs=True)], num_epochs=5,
-        batch_size=20, global_emb=False, dimension=32, init_scale=0.1,
+        tmp_path, num_partitions=3, relations=relations, num_epochs=10, lr=0.3, dimension=32, init_scale=0.1,
+        global_emb=False, num_batch_negs=0, num_uniform_negs=20, eval_fraction=0.05,
+        train={"optimizer": "adagrad"},
     )  # fmt: skip
-    triples = random_triples(rng, 30, 1, 30, 90)
-    write_graph(config, {"node": 30}, np.tile(triples, (6, 1)))
-    assert job.train(config)["num_edges"] == 30 * 90
-    assert mean_reciprocal_rank(config, triples, triples) > 0.6
+    triples = random_triples(rng, 30, 2, 30, 60)
+    write_graph(config, {"node": 30}, triples)
+    assert 0.8 * 10 * 60 < job.train(config)["num_edges"] < 10 * 60
+    assert mean_reciprocal_rank(config, triples, triples) > 0.85
 
 
 @pytest.mark.slow
@@ -314,15 +297,20 @@ FITTING = {
 }
 
 
-def fitted(root, operator, num_rel=1, seed=1, repeats=6, **settings):
-    """The MRR of sixty random edges between two types after training on them."""
+def fitting(root, operator, num_rel=1, repeats=6, **settings):
+    """A configuration of two types, and sixty random edges between them, which are written so many times."""
     num = 1 if settings.get("dynamic_relations") else num_rel
     relations = [relation(operator, name=f"r{i}", lhs="user", rhs="item") for i in range(num)]
     config = make_config(root, **FITTING | {"global_emb": False, "relations": relations} | settings)
-    counts = {"user": 25, "item": 20}
-    triples = random_triples(np.random.default_rng(seed), 25, num_rel, 20, 60)
-    write_graph(config, counts, np.tile(triples, (repeats, 1)))
-    assert job.train(config)["num_edges"] == config.num_epochs * repeats * 60
+    triples = random_triples(np.random.default_rng(1), 25, num_rel, 20, 60)
+    write_graph(config, {"user": 25, "item": 20}, np.tile(triples, (repeats, 1)))
+    return config, triples
+
+
+def fitted(*given, **settings):
+    """The MRR of the edges after training on them."""
+    config, triples = fitting(*given, **settings)
+    assert job.train(config)["num_edges"] == config.num_epochs * 6 * 60
     return mean_reciprocal_rank(config, triples, triples)
 
 

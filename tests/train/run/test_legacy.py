@@ -48,9 +48,10 @@ def _legacy_twin(config: Config, root: Path) -> dict[str, Any]:
     return legacy_config(config.pbg() | paths)
 
 
-def _rows(checkpoint_path: str) -> np.ndarray:
+def _rows(checkpoint_path: str, name: str = "node") -> np.ndarray:
     found = open_checkpoint(checkpoint_path)
-    return np.concatenate([found.read_embeddings("node", each) for each in range(NUM_PARTITIONS)])
+    parts = range(found.num_partitions[name])
+    return np.concatenate([found.read_embeddings(name, each) for each in parts])
 
 
 def test_every_edge_path_has_a_folder_of_its_own() -> None:
@@ -170,13 +171,8 @@ def load(path):
 
 def global_rows(config, entity_type):
     """Read the vector of each node, by integer id, [N, D]."""
-    version = pbg.read_version(config.checkpoint_path)
-    rows = [
-        pbg.read_embeddings(config.checkpoint_path, entity_type, part, version)[0]
-        for part in range(config.entities[entity_type].num_partitions)
-    ]
-    parameters = pbg.read_parameters(config.checkpoint_path, version)
-    return np.concatenate(rows) + parameters[global_key(entity_type)]
+    parameters = pbg.read_parameters(config.checkpoint_path, pbg.read_version(config.checkpoint_path))
+    return _rows(config.checkpoint_path, entity_type) + parameters[global_key(entity_type)]
 
 
 def test_embeddings_and_model_after_training(config, near_client, tmp_path):
@@ -203,20 +199,6 @@ def test_embeddings_and_model_after_training(config, near_client, tmp_path):
     assert job.fingerprint(saving) != job.fingerprint(config)
     assert job.run(saving, near_client)["first_version"] == version
     assert not (tmp_path / "emb/user/embed-00009.pt").exists()
-
-
-def test_a_decoder_of_graphstorm(config, near_client, tmp_path):
-    relations = [each.model_dump() | {"operator": "diagonal"} for each in config.relations]
-    train = {"save_model_path": str(tmp_path / "model")}
-    job.run(changed(config, relations=relations, comparator="dot", train=train), near_client)
-    folder = tmp_path / "model/epoch-0"
-    state = pbg.read_model(config.checkpoint_path, pbg.read_version(config.checkpoint_path))[0]
-    expected = torch.stack([state[f"rhs_operators.{number}.diagonal"] for number in (1, 0)])
-    assert load(folder / "model.bin")["decoder"]["_w_relation.weight"].tolist() == expected.tolist()
-    assert json.loads((folder / "relation2id_map.json").read_text()) == {
-        "('user', 'knows', 'user')": 0,
-        "('user', 'likes_it', 'item')": 1,
-    }
 
 
 @pytest.mark.parametrize(("count", "num_partitions"), [(7, 3), (2, 3), (0, 2)])

@@ -241,25 +241,6 @@ def test_what_cannot_be_trained_is_refused(tmp_path, rng, damage, settings, erro
         job.train(changed(config, **settings))
 
 
-@pytest.mark.slow
-def test_two_partitions_are_in_memory(tmp_path, rng):
-    parts = {name: {"num_partitions": 6} for name in ("user", "item")} | {"city": {"num_partitions": 1}}
-    config = mixed(tmp_path, num_epochs=1, entities=parts, train={"prefetch": False})
-    write_mixed(config, rng)
-    trainer = Trainer(config)
-    held, train = [], trainer.bucket.train
-
-    def watched(bucket, iteration, edges, tables, *arguments):
-        held.append((bucket, {key: len(table) for key, table in tables.items()}))
-        return train(bucket, iteration, edges, tables, *arguments)
-
-    trainer.bucket.train = watched
-    trainer.run()
-    assert {visit for visit, _ in held} == set(combinations(range(6), 2))
-    tables = held[0][1]
-    assert 2 * 5 <= tables["item", 0] <= tables["user", 0] <= 2 * 7
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU")
 @pytest.mark.parametrize("dynamic", [False, True])

@@ -3,20 +3,17 @@
 from collections import Counter
 
 import distributed
-import numpy as np
 import pytest
 import torch
 
 from graphmill import storage
-from graphmill.config import Config
 from graphmill.config.partitions import all_buckets
-from graphmill.formats import edge_buckets, entity_index
+from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets.files import REMOVED
 from graphmill.vocab import Side
-from tests.train.deltas import KINDS, RELATIONS, Edge, TwoDays, new_edges, old_edges
-from tests.train.graphs import mean_reciprocal_rank, read_visits
+from tests.train.deltas import KINDS, TwoDays, new_edges, old_edges
+from tests.train.graphs import read_visits
 from tests.train.step.test_plain import Scene, settings
-from train import job
 from train.edges.batches import Role
 from train.step.delta import removing_step
 from train.step.plain import PlainStep
@@ -80,21 +77,6 @@ def test_softmax_pushes_by_the_probability(weight: float) -> None:
         assert slope == pytest.approx(float(pushed[edge]), rel=0.15)
 
 
-def mrr(config: Config, edges: list[Edge], known: list[Edge]) -> float:
-    """Filtered MRR of edges by raw id."""
-    rows = {
-        (name, each): row
-        for name in config.entities
-        for row, each in enumerate(entity_index.read_part(config.entity_path, name, 0).to_pylist())
-    }
-
-    def numbers(of: list[Edge]) -> np.ndarray:
-        named = [(*KINDS[rel], lhs, rel, rhs) for lhs, rel, rhs in of]
-        return np.array([(rows[a, lhs], NAMES.index(rel), rows[b, rhs]) for a, b, lhs, rel, rhs in named])
-
-    return mean_reciprocal_rank(config, numbers(known), numbers(edges))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("chunks", "num_blocks"), [(1, None), (3, None), (1, 1), (2, 2)])
 def test_an_epoch_trains_each_removed_edge_once(parted: TwoDays, chunks: int, num_blocks: int | None) -> None:
@@ -127,35 +109,3 @@ def parted(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Cl
     }
     assert {True, False} == set(lost.values())
     return found
-
-
-@pytest.fixture(scope="module")
-def days(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> TwoDays:
-    """A graph that loses a twentieth of its edges on the second day; the first day is learned well."""
-    return TwoDays(
-        tmp_path_factory.mktemp("removed"),
-        near_client,
-        num_files=20,
-        num_gone=1,
-        first=list(dict.fromkeys(old_edges())),
-        dimension=32,
-        global_emb=False,
-        relations=[each | {"operator": "complex_diagonal"} for each in RELATIONS],
-    ).trained(num_epochs=20)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("all_negs", [False, True])
-def test_a_delta_forgets_edges_that_have_gone(days: TwoDays, all_negs: bool) -> None:
-    relations = [each | {"operator": "complex_diagonal", "all_negs": all_negs} for each in RELATIONS]
-    kept = sorted(set(days.old) - set(days.removed))
-    ranks = {}
-    for weight in (0.0, 30.0):
-        train = {"removed_weight": weight}
-        config = days.second(f"weight-{weight}-{all_negs}", num_epochs=8, relations=relations, train=train)
-        job.run(config, days.client)
-        ranks[weight] = mrr(config, days.removed, kept), mrr(config, kept, kept)
-    (remembered, others), (forgotten, others_now) = ranks[0.0], ranks[30.0]
-    assert remembered > 0.5
-    assert forgotten < 0.7 * remembered
-    assert others_now > others - 0.05

@@ -26,7 +26,6 @@ from tests.train.graphs import (
     random_edges,
     relation,
     saved,
-    write_bare_checkpoint,
     write_graph,
 )
 from train import job
@@ -415,12 +414,3 @@ class TestAddedTypesAndRelations:
         )
         with pytest.raises(FormatError, match=told):
             job.train(config)
-
-    def test_values_put_there_by_hand(self, tmp_path):
-        """Version 0, without optimizer, model or configuration, in float64: PBG takes them."""
-        config = day(tmp_path / "run", BEFORE, init_path=str(tmp_path / "init"))
-        given = write_bare_checkpoint(tmp_path / "init", 0, config)
-        for key, (rows, sums) in tables(config).items():
-            assert np.array_equal(rows, given[key].astype(np.float32))
-            assert not sums.any()
-        job.train(config)
