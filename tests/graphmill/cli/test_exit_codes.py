@@ -23,9 +23,7 @@ from graphmill.config.sections.cluster import ClusterConfig
 from graphmill.errors import ConfigError, FormatError, PathError, StorageError
 from graphmill.formats import entity_counts, entity_index
 from graphmill.machine import shortage
-from graphmill.run import record
 from remap.graphstorm.commit import JOURNAL, read_journal, work_uri
-from remap.graphstorm.options import make_options
 from tests.commands import Submit, code_of
 from tests.graphmill.smallest import GRAPH, write_conf
 
@@ -101,40 +99,8 @@ def test_variables_that_are_no_numbers(monkeypatch: pytest.MonkeyPatch, limit: s
         num_cores()
 
 
-YAML = {
-    "deep": ("a: " + "[" * 3000, "nested too deep"),
-    "deep mappings": ("a: " + "{b: " * 10_000, "nested too deep"),
-    "digits": ("dimension: " + "9" * 5000, "expected at most 128 bits, found 5000 digits"),
-    "hexadecimal digits": ("dimension: 0x" + "f" * 5000, "expected at most 128 bits, found 5002 digits"),
-    "no date": ("output: 2026-13-45", "month must be in 1..12"),
-    "no year": ("output: 0000-01-01", "year 0 is out of range"),
-    "same key": ("seed: 1\noutput: o\nseed: 2", r"'seed' stands first\n.*line 1(.*\n)*and again\n.*line 3"),
-    "the same key below": ("train: {lr: 1, lr: 2}", "'lr' stands first"),
-    "the same key, quoted": ("a: 1\n'a': 2", "'a' stands first"),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", YAML)
-def test_yaml_that_is_refused(name: str, tmp_path: Path) -> None:
-    text, message = YAML[name]
-    (tmp_path / "c.yaml").write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        config.load(str(tmp_path / "c.yaml"))
-    with pytest.raises(ConfigError, match=message):
-        make_options({}, str(tmp_path / "c.yaml"))
-    if "\n" not in text:
-        with pytest.raises(ConfigError, match=message):
-            config.load(None, [f"a={text.partition(' ')[2]}"])
-
-
-def test_a_key_may_replace_one_that_is_merged_in(tmp_path: Path) -> None:
-    (tmp_path / "c.yaml").write_text("a: &a {x: 1, y: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: [*b, *a], y: 3}\n")
-    assert config.read_raw(str(tmp_path / "c.yaml"))["c"] == {"x": 2, "y": 3}
-
-
 READERS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    "run.json of a run": ("run.json", lambda folder: record.RunRecord(f"{folder}/run.json", None)),
+    "run.json of a run": ("run.json", graphmill.open),
     "a marker": ("_SUCCESS", storage.read_marker),
     "entity names": ("entity_names_a_0.json", lambda f: entity_counts.read_entity_names(f, "a", 0)),
     "the entity index": ("entity_index/manifest.json", entity_index.read_manifest),

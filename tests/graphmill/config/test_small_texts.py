@@ -15,6 +15,7 @@ from graphmill.config import load, parsed_yaml
 from graphmill.config.yaml_text import as_yaml, edited, lines
 from graphmill.errors import ConfigError, FormatError
 from graphmill.storage import hadoop_conf
+from remap.graphstorm.options import make_options
 from tests import REPOSITORY
 from tests.commands import code_of
 
@@ -39,16 +40,35 @@ def test_aliases_mean_little_or_are_refused(depth: int, width: int) -> None:
         assert len(json.dumps(parsed_yaml(text, "here"))) >= width**depth
 
 
+INSIDE = "expected no alias inside"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "text", ["a: &a [*a]", "a: &a {b: *a}", "&a [&b [*a], *b]", "a: &a {<<: *a}", nested_aliases(9, 9)]
+    ("text", "message"),
+    [
+        *((text, INSIDE) for text in ("a: &a [*a]", "a: &a {b: *a}", "&a [&b [*a], *b]", "a: &a {<<: *a}")),
+        (nested_aliases(9, 9), "aliases .* that repeat at most"),
+        ("a: " + "[" * 1000, "nested too deep"),
+        ("a: " + "{b: " * 10_000, "nested too deep"),
+        ("dimension: " + "9" * 5000, "expected at most 128 bits, found 5000 digits"),
+        ("dimension: 0x" + "f" * 5000, "expected at most 128 bits, found 5002 digits"),
+        ("output: 2026-13-45", "month must be in 1..12"),
+        ("output: 0000-01-01", "year 0 is out of range"),
+        ("seed: 1\noutput: o\nseed: 2", r"'seed' stands first\n.*line 1(?s:.*)and again\n.*line 3"),
+        ("train: {lr: 1, lr: 2}", "'lr' stands first"),
+        ("a: 1\n'a': 2", "'a' stands first"),
+    ],
+    ids=lambda each: each[:20],
 )
-def test_a_command_ends_at_once(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "c.yaml"
+def test_yaml_that_is_refused(tmp_path, text, message, capsys):
+    path, message = tmp_path / "c.yaml", f"cannot be parsed as YAML(?s:.*){message}"
     path.write_text(text)
     assert code_of(main.command, "check", path) == 2
-    assert "cannot be parsed as YAML" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="cannot be parsed as YAML"):
-        load(None, [f"a={text}"])
+    assert re.search(message, capsys.readouterr().err)
+    for read in (lambda: load(None, [f"a={text}"]), lambda: make_options({}, str(path))):
+        with pytest.raises(ConfigError, match=message):
+            read()
 
 
 def test_aliases_of_a_usual_size_still_mean_what_they_say() -> None:
@@ -57,6 +77,8 @@ def test_aliases_of_a_usual_size_still_mean_what_they_say() -> None:
     relations = [shared | {"name": "a"}, shared | {"name": "b"}, shared]
     assert parsed_yaml(text, "here") == {"x": shared, "relations": relations}
     assert lines(text)["relations", "1", "name"] == 2
+    kept = "a: &a {x: 1, y: 1}\nb: &b {<<: *a, x: 2}\nc: {<<: [*b, *a], y: 3}\n"
+    assert parsed_yaml(kept, "here")["c"] == {"x": 2, "y": 3}  # a key may replace one that is merged in
 
 
 def test_a_message_shows_the_beginning_of_a_long_value() -> None:

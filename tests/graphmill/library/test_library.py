@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import graphmill
 from graphmill.ask.neighbors import nearest
 from graphmill.ask.principal import Components, Moments, moments_of
-from graphmill.errors import BadInputError, ConfigError, FormatError, NotFoundError
+from graphmill.errors import BadInputError, ConfigError, NotFoundError
 from graphmill.formats import remapped
 from graphmill.library.run import Run
 from tests.graphmill.ask.fold_in.test_fold_in import write_edges
@@ -130,13 +130,6 @@ def test_an_id_may_be_an_integer(tmp_path: Path, rng: np.random.Generator) -> No
         assert run.neighbors("movie", twelve) == run.neighbors("movie", "12")
         assert run.find("movie", [twelve, twelve]).keys() == {"12"}
         assert run.features("movie", [7], similar_to=[twelve]).column_names[1] == "similarity_12"
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"config": 3}', '{"stages": "x"}', "[" * 100_000])
-def test_a_damaged_run_json_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "run.json").write_text(content)
-    with pytest.raises(FormatError, match=r"run\.json"):
-        graphmill.open(str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -292,13 +292,20 @@ def test_a_finished_folder_is_told_by_its_content_and_what_made_it_not_by_its_pl
 
 @pytest.mark.parametrize(
     "text",
-    ['{"a": 1}', '{"stages": ', '{"stages": []}', '{"stages": {"etl": 5}}', '{"stages": {}, "config": 3}'],
+    [
+        '{"a": 1}',
+        '{"stages": ',
+        '{"stages": []}',
+        '{"stages": {"etl": 5}}',
+        '{"stages": {}, "config": 3}',
+    ],
 )
 def test_a_damaged_run_json_is_not_overwritten(folder: Path, text: str) -> None:
     (folder / "out").mkdir()
     (folder / "out" / "run.json").write_text(text)
-    with pytest.raises(FormatError, match=r"run\.json: .*; move it away"):
-        record.RunRecord(str(folder / "out" / "run.json"), settings_at(folder))
+    for read in (Run, lambda out: record.RunRecord(f"{out}/run.json", settings_at(folder))):
+        with pytest.raises(FormatError, match=r"run\.json: .*; move it away"):
+            read(str(folder / "out"))
     assert (folder / "out" / "run.json").read_text() == text
 
 
