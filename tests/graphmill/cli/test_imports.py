@@ -25,6 +25,7 @@ from graphmill.config import Config
 from graphmill.config.sections import SECTIONS
 from graphmill.errors import BadInputError
 from tests import REPOSITORY
+from tests.forked import Forks
 from tests.graphmill.ask.predict.world import write_world
 from tests.processes import completed
 
@@ -191,10 +192,10 @@ def test_no_description_of_a_command_is_cut(group: click.Group) -> None:
     assert __version__ in CliRunner().invoke(main.command, ["--version"]).output
 
 
-def test_help_of_all_commands_changes_on_purpose_only() -> None:
+def test_help_of_all_commands_changes_on_purpose_only(forked: Forks) -> None:
     """The file is a text to compare with: `make reference` writes it anew."""
     # In a process of its own: click keeps the options of help that a test has asked a lone command for.
-    shown = subprocess.check_output([sys.executable, REPOSITORY / "docs/commands_page.py"], text=True)
+    shown = forked("python", REPOSITORY / "docs/commands_page.py").stdout
     assert shown == Path(__file__).with_name("help.txt").read_text()
 
 

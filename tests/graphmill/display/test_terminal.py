@@ -51,7 +51,7 @@ def test_json_logs_are_json_to_the_last_line(conf: Path, forked: Forks) -> None:
 def test_a_terminal_gets_bars_and_the_dashboard(conf: Path) -> None:
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "40"}
-    command = [DASK_SUBMIT, "etl.py", "--conf", str(conf)]
+    command = [DASK_SUBMIT, "--master", "local", "etl.py", "--conf", str(conf)]
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     shown = b""

@@ -201,20 +201,14 @@ def test_pq_takes_the_nearest_centroid(vectors: np.ndarray, data: st.DataObject)
 
 def test_pq_keeps_lengths(rng: np.random.Generator) -> None:
     vectors = rng.standard_normal((2000, 16)).astype(np.float32)
+    zero = pq_of(np.zeros((3, 16), np.float32), 4)
+    assert not zero.decode(zero.encode(np.zeros((3, 16), np.float32))).any()
     with_scale, without = pq_of(vectors, 4), pq_of(vectors, 4, has_scale=False)
     lengths = np.linalg.norm(vectors, axis=1)
     found = with_scale.decode(with_scale.encode(vectors))
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), lengths, rtol=2e-3)
     too_short = np.linalg.norm(without.decode(without.encode(vectors)), axis=1) / lengths
     assert too_short.mean() < 0.98
-
-
-def test_pq_of_few_distinct_vectors_is_exact(rng: np.random.Generator) -> None:
-    few = rng.standard_normal((100, 10)).astype(np.float16).astype(np.float32)
-    codec = pq_of(few, 3)
-    np.testing.assert_allclose(codec.decode(codec.encode(few)), few, rtol=2e-3, atol=1e-3)
-    zero = np.zeros((3, 10), np.float32)
-    assert np.isfinite(codec.decode(codec.encode(zero))).all()
 
 
 def test_k_means_is_better_than_a_draw_and_the_same_again(rng: np.random.Generator) -> None:
