@@ -145,10 +145,8 @@ def read(
                 f"featurized; set entities.{name}.featurized, or run etl again"
             )
     weight = _weight(config, edges, relation_E)  # those of the file are checked already
-    if weight is not None and weight is not edges.weight and np.abs(weight).max(initial=0) > 1e15:
-        row = int(np.abs(weight).argmax())
-        found = f"weight[{rows[0] + row}] is {weight[row]} with its relation's"
-        raise FormatError(f"{uri}: {found}; expected less than 10^15")
+    if weight is not None and weight is not edges.weight:
+        edge_buckets.check_weights(weight, uri, rows[0], " times its relation's weight")
     columns = index[Side.LHS], torch.from_numpy(edges.rel), index[Side.RHS]
     marks: npt.NDArray[np.bool_] | None = None
     if config.eval_fraction:  # then no epoch trains these edges
@@ -212,9 +210,11 @@ def split(edges: EdgeTensors, generator: torch.Generator) -> tuple[EdgeTensors, 
     return edges[torch.nonzero(kept_E)[:, 0]], edges[held]
 
 
-def cut(config: Config, edges: EdgeTensors, generator: torch.Generator) -> Iterator[Batch]:
-    """Cut edges in random order into batches of at most batch_size."""
-    pieces = cut_for_training(config, edges, generator, None)
+def cut(
+    config: Config, edges: EdgeTensors, generator: torch.Generator, blocks: BlockRows = NO_BLOCKS
+) -> Iterator[Batch]:
+    """Cut edges in random order into batches of at most batch_size, of one pair of `blocks` each."""
+    pieces = cut_for_training(config, edges, generator, None, None, blocks)
     return (piece for piece in pieces if isinstance(piece, Batch))
 
 

@@ -52,6 +52,11 @@ class Batch:
         """Count the entities to draw negatives from, for each side: rows of its table, or bags."""
         return {side: len(self.bags.get(side, table)) for side, table in tables.items()}
 
+    def sum_weights(self, tables: Mapping[Side, Sized]) -> dict[Side, float]:
+        """Add up the weights that these entities have as wrong answers, for each side."""
+        counts = self.num_entities(tables).items()
+        return {side: self.own_rows.get(side, EQUAL).sum_weights(num) for side, num in counts}
+
 
 @dataclass(frozen=True)
 class Block:

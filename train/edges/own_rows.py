@@ -41,10 +41,14 @@ class OwnRows(NamedTuple):
         is_own_K = (rows_K >= self.start) & (rows_K < self.stop)
         return score_K + is_own_K.to(score_K) * math.log(self.weight)
 
+    def sum_weights(self, num_rows: int) -> float:
+        """Add up the weights of all of so many rows."""
+        return num_rows - (1 - self.weight) * (self.stop - self.start)
+
     def odds(self, num_rows: int) -> tuple[int, int, int]:
         """Return start, stop, and the odds of 2^32 that a row drawn from so many is one of these."""
         own = self.weight * (self.stop - self.start)
-        return self.start, self.stop, round(2**32 * own / (own + num_rows - (self.stop - self.start)))
+        return self.start, self.stop, round(2**32 * own / self.sum_weights(num_rows))
 
     def compared(self, num_rows: int, generator: torch.Generator) -> Tensor:
         """List all rows, but each of these with odds of its weight: [K]."""

@@ -59,6 +59,7 @@ class BucketTrainer:
         self.steps = make_steps(plan, self.context, model, adagrad)
         self.removing = removing_step(self.config, model, adagrad)
         self.part = 0.0, 1.0  # shares of the iteration that are done before and after the bucket
+        self.block_rows = NO_BLOCKS  # of the bucket
         self.fused: FusedPass | None = None
         if "fused" in plan.steps.values():
             self.fused = FusedPass(FusedStep(self.config, model, adagrad, context.device))
@@ -77,6 +78,9 @@ class BucketTrainer:
         place = (*iteration.place[1:], *bucket)  # the same edges in all epochs
         edges, held = batches.split(edges, seeds.generator(self.config.seed, "held out", *place))
         sides, delta = by_relation(self.config, bucket, tables), self.context.delta
+        if self.blocks is not None:
+            num_rows = self.reader.context.num_rows  # of partitions that are not joined
+            self.block_rows = BlockRows.of(self.blocks, bucket, iteration, num_rows)
         stats: dict[str, Any] = {}
         if len(held):
             stats["eval_stats_before"] = self._rank(held, sides, place)
@@ -112,16 +116,15 @@ class BucketTrainer:
         (Hogwild), as PBG's workers do.
         """
         place, at_once = (*iteration.place, *bucket), self.plan.batches_at_once
-        blocks = self._block_rows(bucket, iteration)
         if self.fused is not None:
             seed = seeds.derived(self.config.seed, "bucket", *place)
             pairs = [(own[Side.LHS], own[Side.RHS]) for own in sides]
             scale = partial(self._lr_scale, iteration)
-            return self.fused.run(*grouped(self.config, edges, blocks), pairs, seed, check, scale)
+            return self.fused.run(*grouped(self.config, edges, self.block_rows), pairs, seed, check, scale)
         generator = seeds.generator(self.config.seed, "bucket", *place)
         sorts = sorts_of(self.config)
         num_rows = {side: [len(own[side]) for own in sides] for side in Side}
-        cut = batches.cut_for_training(self.config, edges, generator, num_rows, known, blocks)
+        cut = batches.cut_for_training(self.config, edges, generator, num_rows, known, self.block_rows)
         totals = _Totals(check, CHECK_BATCHES * self.config.batch_size, self.context.device)
 
         def tasks() -> Iterator[Task]:
@@ -145,12 +148,6 @@ class BucketTrainer:
         check(len(edges), totals.sums)
         return totals.sums
 
-    def _block_rows(self, bucket: Bucket, iteration: Iteration) -> BlockRows:
-        if self.blocks is None:
-            return NO_BLOCKS
-        num_rows = self.reader.context.num_rows  # of partitions that are not joined
-        return BlockRows.of(self.blocks, bucket, iteration, num_rows)
-
     def _check(
         self, bucket: Bucket, iteration: Iteration, report: ReportProgress, count: int, total: Tensor
     ) -> None:
@@ -166,11 +163,9 @@ class BucketTrainer:
     def _remove(
         self, removed: EdgeTensors, bucket: Bucket, iteration: Iteration, sides: Sequence[SideTables]
     ) -> None:
-        if not len(removed):
-            return
         generator = seeds.generator(self.config.seed, "removed", *iteration.place, *bucket)
         self.removing.lr_scale = self._lr_scale(iteration, 1.0)
-        for batch in batches.cut(self.removing.config, removed, generator):
+        for batch in batches.cut(self.removing.config, removed, generator, self.block_rows):
             self.removing(batch, sides[batch.relation], generator)
 
     def _lr_scale(self, iteration: Iteration, share: float) -> float:
@@ -184,7 +179,7 @@ class BucketTrainer:
 
     def _rank(self, held: EdgeTensors, sides: Sequence[SideTables], place: tuple[int, ...]) -> dict[str, Any]:
         generator = seeds.generator(self.config.seed, "rank", *place)
-        cut = batches.cut(self.config, held, generator)
+        cut = batches.cut(self.config, held, generator, self.block_rows)
         return held_out.rank(self.config, self.model, cut, sides, generator)
 
 

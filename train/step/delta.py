@@ -162,22 +162,22 @@ def removing_step(config: Config, model: Model, adagrad: optimizer.Adagrad) -> P
 
 
 def _slopes(
-    config: Config, scored: Mapping[Side, StepScores], block: Block, num_entities: Mapping[Side, int]
+    config: Config, scored: Mapping[Side, StepScores], block: Block, sum_weights: Mapping[Side, float]
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Compute the slopes of pos_CP of both sides; the loss is not known, and 0."""
     slopes: list[Tensor | None] = []
     for side in (Side.LHS, Side.RHS):
         pos_CP, neg_CPM = (tensor.detach() for tensor in scored[side])
-        slopes += [_slope(config, pos_CP, neg_CPM, num_entities[side]) * block.weight_CP, None]
+        slopes += [_slope(config, pos_CP, neg_CPM, sum_weights[side]) * block.weight_CP, None]
     return block.weight_CP.new_zeros(()), slopes
 
 
-def _slope(config: Config, pos_CP: Tensor, neg_CPM: Tensor, num_entities: int) -> Tensor:
+def _slope(config: Config, pos_CP: Tensor, neg_CPM: Tensor, sum_weights: float) -> Tensor:
     weight, num_candidates = config.train.removed_weight, neg_CPM.shape[-1]
     if not num_candidates or not weight or config.loss_fn not in LOSS_FUNCTIONS.built_in:
         return torch.zeros_like(pos_CP)
     # with softmax, so many candidates stand for all rows of the table
-    offset = math.log(num_entities / NUM_CANDIDATES) if config.loss_fn == "softmax" else 0.0
+    offset = math.log(sum_weights / NUM_CANDIDATES) if config.loss_fn == "softmax" else 0.0
     gradient = losses.loss_gradient(
         config.loss_fn, config.margin, pos_CP, neg_CPM + offset, torch.ones_like(pos_CP)
     )

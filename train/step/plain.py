@@ -34,14 +34,14 @@ class StepScores(NamedTuple):
 
 
 # The loss of both sides, and the gradients of pos_CP and neg_CPM of lhs and rhs, None for none; may overwrite
-# neg_CPM. Negatives are drawn from so many entities of each side.
+# neg_CPM. Negatives are drawn from so many entities of each side, by their weights.
 EdgeLoss = Callable[
-    [Config, Mapping[Side, StepScores], Block, Mapping[Side, int]], tuple[Tensor, list[Tensor | None]]
+    [Config, Mapping[Side, StepScores], Block, Mapping[Side, float]], tuple[Tensor, list[Tensor | None]]
 ]
 
 
 def loss_of_edges(
-    config: Config, scored: Mapping[Side, StepScores], block: Block, _: Mapping[Side, int]
+    config: Config, scored: Mapping[Side, StepScores], block: Block, _: Mapping[Side, float]
 ) -> tuple[Tensor, list[Tensor | None]]:
     """Compute the loss that the configuration names."""
     lhs, rhs = (
@@ -75,7 +75,7 @@ class PlainStep(Step[Batch]):
             scored = scores(model, block, embeddings)
             detached = [[score.detach() for score in scored[side]] for side in Side]
             violators = [torch.count_nonzero(neg_CPM > pos_CP.unsqueeze(-1)) for pos_CP, neg_CPM in detached]
-            loss, score_gradients = self.loss(self.config, scored, block, batch.num_entities(tables))
+            loss, score_gradients = self.loss(self.config, scored, block, batch.sum_weights(tables))
             backward([score for side in Side for score in scored[side]], score_gradients)
             loss += self._predict_relations(model, block, embeddings)
             reg = self._regularise_entities(model, block, embeddings)

@@ -69,9 +69,8 @@ def make(config: Config, client: Client, claim: Claim = NO_CLAIM) -> None:
     earlier = _earlier(config) if starts else None
     if earlier is None or pbg.read_version(config.checkpoint_path):
         return
-    counts = entity_counts.read_counts(
-        config.entity_path, {name: len(start) for name, start in starts.items()}
-    )
+    num_partitions = {name: len(start) for name, start in starts.items()}
+    counts = entity_counts.read_counts(config.entity_path, num_partitions)
     keys = [
         (name, part)
         for name, firsts in starts.items()

@@ -245,9 +245,7 @@ class _Maker:
         firsts = np.cumsum([0, *self.files.num_rows])
         for batch in self.files.batches():
             vectors_nW = batch.vectors_nL if self.projection is None else self.projection(batch.vectors_nL)
-            vectors = pa.FixedSizeListArray.from_arrays(
-                pa.array(np.ascontiguousarray(vectors_nW).reshape(-1)), type=vector
-            )
+            vectors = pa.FixedSizeListArray.from_arrays(pa.array(vectors_nW.reshape(-1)), type=vector)
             hashes = hash_strings(batch.ids, self.manifest.seed)
             partitions = scale(hashes, self.num_partitions).astype(np.int64)
             rows = firsts[batch.file] + batch.first_row + np.arange(len(batch.ids))

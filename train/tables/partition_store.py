@@ -103,8 +103,6 @@ class PartitionStore(Store):
         for key in sorted(self._tables.keys() - needed - ahead):
             if not is_shared(self.config, key):
                 self._let_go(key)
-        if needed - self._tables.keys() - self._coming.keys():  # nothing was read ahead
-            self._make_room()
         self.uses.advance()
         for key in sorted(needed):
             self._ask_for(key)
@@ -138,10 +136,6 @@ class PartitionStore(Store):
         # only the thread holds the table until it is written
         self._leaving.append(self._background.submit(self._write, key, self._tables.pop(key)))
         self._written.add(key)
-
-    def _make_room(self) -> None:
-        """Free what has left, before anything else is read."""
-        self._settle(wait=True)
 
     def _ask_for(self, key: PartitionKey) -> None:
         if key not in self._tables and key not in self._coming:
@@ -190,6 +184,11 @@ class BlockStore(PartitionStore):
     def enter(self, bucket: Bucket, then: Bucket | None) -> Tables:
         """The table of each type, under its partition 0; reading of what `then` needs has begun."""
         self._settle(wait=True)  # what is being written keeps a whole table in memory
+        needed = self.needed(bucket)
+        if needed - self._tables.keys() - self._coming.keys():  # comes when the last table is gone
+            for key in self._tables.keys() & needed:
+                if not is_shared(self.config, key):
+                    self._tables[key] = self._tables[key].copied()
         return super().enter(bucket, then)
 
     def _given(self, bucket: Bucket) -> Tables:
@@ -199,13 +198,6 @@ class BlockStore(PartitionStore):
             self._tables[key] = self._tables[key].copied()
         whole = {key: self._tables[key] for key in keys if is_shared(self.config, key)}
         return whole | joined(self._tables, [key for key in keys if key not in whole])
-
-    def _make_room(self) -> None:
-        """Free the table of the last visit: partitions that stay are copied from it."""
-        for key, table in self._tables.items():
-            if not is_shared(self.config, key):
-                self._tables[key] = table.copied()
-        super()._make_room()
 
 
 class ResidentStore(Store):

@@ -130,12 +130,10 @@ def _checked_rows(uri: str) -> int:
 def _row_bytes(parquet: pq.ParquetFile) -> int:
     """Mean bytes of a vector as float32, from the footer."""
     metadata = parquet.metadata
-    num_values, num_rows = 0, int(metadata.num_rows)
-    for group in map(metadata.row_group, range(metadata.num_row_groups)):
-        for column in map(group.column, range(metadata.num_columns)):
-            if column.path_in_schema.split(".")[0] == VALUES:
-                num_values += column.num_values
-    return 4 * int(num_values) // max(num_rows, 1)
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    columns = (group.column(number) for group in groups for number in range(metadata.num_columns))
+    num_values = sum(column.num_values for column in columns if column.path_in_schema.split(".")[0] == VALUES)
+    return int(4 * num_values // max(metadata.num_rows, 1))
 
 
 def _refuse(uri: str, first: int, is_wrong: pa.Array | npt.NDArray[np.bool_], problem: str) -> None:

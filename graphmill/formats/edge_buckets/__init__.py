@@ -273,10 +273,17 @@ def read_bucket(
     edges = Edges(lhs, rel, rhs, weight, features[Side.LHS], features[Side.RHS])
     for column in COLUMNS:
         check_not_negative(getattr(edges, column), column, uri, start, -1 if features.get(column) else 0)
-    if weight is not None and not (is_sound := np.abs(weight) <= 1e15).all():  # as in tables
-        row = int(np.argmin(is_sound))
-        raise FormatError(f"{uri}: {WEIGHT}[{start + row}] is {weight[row]}; expected a number up to 10^15")
+    if weight is not None:
+        check_weights(weight, uri, start)
     return edges
+
+
+def check_weights(weight: npt.NDArray[np.float32], uri: str, first_row: int, of: str = "") -> None:
+    """Refuse weights beyond 10^15, as in tables; `of` says what they are, if not those of the file."""
+    if not (is_sound := np.abs(weight) <= 1e15).all():
+        row = int(np.argmin(is_sound))
+        found = f"{WEIGHT}[{first_row + row}]{of} is {weight[row]}"
+        raise FormatError(f"{uri}: {found}; expected a number up to 10^15")
 
 
 def check_indices(
