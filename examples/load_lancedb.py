@@ -40,4 +40,6 @@ def main(folder: str, entity_type: str, database: str, raw_id: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:5])
+    if len(sys.argv) != 5:
+        sys.exit("usage: python examples/load_lancedb.py FOLDER TYPE DATABASE ID")
+    main(*sys.argv[1:])

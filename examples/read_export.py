@@ -62,7 +62,9 @@ def _stored(folder: Path, file_format: str, kind: dict[str, Any]) -> Iterator[tu
 
 
 if __name__ == "__main__":
-    for names, rows in vectors(*sys.argv[1:3]):
+    if len(sys.argv) != 3:
+        sys.exit("usage: python examples/read_export.py FOLDER TYPE")
+    for names, rows in vectors(*sys.argv[1:]):
         for name, row in list(zip(names, rows, strict=True))[:5]:
             sys.stdout.write(f"{name}\t{row[:4]} ...\n")
         break

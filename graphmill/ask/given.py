@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from graphmill import storage
 from graphmill.errors import FormatError, NotFoundError
 from graphmill.formats import raw_tables
-from graphmill.formats.parquet import column_type, iter_columns, open_parquet
+from graphmill.formats.parquet import column_type, files_at, iter_columns, open_parquet
 from graphmill.formats.raw_ids import is_text, may_be_ids, strings_of
 from graphmill.formats.raw_tables.columns import CSV, LINES, column_names, iter_strings
 from graphmill.formats.raw_tables.opened import suffixes_of
@@ -84,15 +84,10 @@ def read_piece(uri: str) -> pa.Table:
 
 def files(uri: str, option: str = "") -> list[str]:
     """List the files that a path of the user names, which must be there; of a folder, its parquet files."""
-    place = f"{option} {uri}".lstrip()
-    if storage.is_dir(uri):
-        uris = [entry.uri for entry in storage.list_dir(uri) if entry.uri.endswith(".parquet")]
-        if not uris:
-            raise NotFoundError(f"{place}: expected a file, or a folder with *.parquet, found no such file")
-        return sorted(uris)
-    if not storage.exists(uri):
-        raise NotFoundError(f"{place}: there is no such file")
-    return [uri]
+    if not (uris := files_at(uri)):
+        place = f"{option} {uri}".lstrip()
+        raise NotFoundError(f"{place}: expected a file, or a folder with *.parquet, found no such file")
+    return uris
 
 
 def _is_csv(uri: str) -> bool:

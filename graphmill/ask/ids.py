@@ -100,9 +100,9 @@ class Texts:
 
 
 def hashes_of(ids: pa.Array) -> Hashes:
-    """Hash ids, string or int64 [n]; the hash of an integer is the integer."""
+    """Hash ids, strings or integers [n]; the hash of an integer is the integer, or its bits."""
     if pa.types.is_integer(ids.type):
-        return np.asarray(ids.cast(pa.int64()).to_numpy(zero_copy_only=False)).view(np.uint64)
+        return np.asarray(ids.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)).view(np.uint64)
     compiled = library()
     if compiled is None:
         return hash_strings(ids, _SEED)

@@ -25,7 +25,7 @@ from graphmill.ask.scan import TopK
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
 from graphmill.errors import ConfigError, FormatError, NotFoundError, closest, suggestion
-from graphmill.formats.parquet import are_vectors, iter_columns, open_parquet
+from graphmill.formats.parquet import are_vectors, files_at, iter_columns, open_parquet
 from graphmill.formats.raw_ids import is_text
 from graphmill.model import comparators
 from graphmill.vocab import Side
@@ -148,13 +148,8 @@ def batches(tables: Iterable[VectorTable], dimension: int) -> Iterator[tuple[pa.
 
 def find_types(folder: str) -> dict[str, list[VectorTable]]:
     """Find the tables of each type, in the order of their names."""
-    folders = {
-        storage.name(entry.uri): [
-            _open(file.uri) for file in storage.list_dir(entry.uri) if file.uri.endswith(".parquet")
-        ]
-        for entry in storage.list_dir(folder)
-        if entry.is_dir
-    }
+    entries = [entry.uri for entry in storage.list_dir(folder) if entry.is_dir]
+    folders = {storage.name(uri): list(map(_open, files_at(uri))) for uri in entries}
     tables = {entity_type: own for entity_type, own in folders.items() if own}
     if not tables:
         raise NotFoundError(f"{folder}: expected a folder with tables of vectors for each type, found none")

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from graphmill import storage
 from graphmill.errors import ConfigError, FormatError, NotFoundError
-from graphmill.formats.parquet import files_below, iter_columns, open_parquet
+from graphmill.formats.parquet import files_at, iter_columns, open_parquet
 from graphmill.formats.raw_ids import is_text
 
 INTEGERS = "int64"
@@ -66,9 +66,7 @@ class IdMap:
                     yield raw.cast(pa.string()), numbers.view(np.int64)
 
     def _uris(self) -> list[str]:
-        if not storage.is_dir(self.uri):
-            return [self.uri]
-        if not (uris := files_below(self.uri)):
+        if not (uris := files_at(self.uri, recursive=True)):
             raise NotFoundError(f"{self.uri}: expected a map of ids, *.parquet, found none")
         return uris
 

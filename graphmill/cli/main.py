@@ -155,7 +155,7 @@ class ConvertOptions(LegacyOptions):
     )
 
 
-@command.command()
+@command.command(epilog="Example: graphmill convert demo-output/checkpoint model --format recis --shards 4")
 @click.argument("source_uri")
 @click.argument("target_uri")
 @section_options(ConvertOptions)
@@ -207,7 +207,7 @@ class ConvertInputOptions(LegacyOptions):
     )
 
 
-@command.command("convert-input")
+@command.command("convert-input", epilog="Example: graphmill convert-input new --entity-path e --format pbg")
 @click.argument("target_uri")
 @section_options(ConvertInputOptions)
 def convert_input(
@@ -275,7 +275,7 @@ def report(
         terminal.say(output)
 
 
-@command.command()
+@command.command(epilog="Example: graphmill schema > graphmill.schema.json")
 @click.option(
     "--format",
     "kind",

@@ -23,6 +23,7 @@ from graphmill.cli.options import (
 from graphmill.cli.section_options import check_options, section_options
 from graphmill.config.section import Flag, Section
 from graphmill.config.values import Strings
+from graphmill.display import terminal
 from graphmill.errors import ConfigError
 
 # GraphStorm's flags that take several values: `--pred-ntypes user item`.
@@ -269,3 +270,5 @@ def neighbors(run: str | None, conf: str | None, overrides: tuple[str, ...], **o
     else:
         for place, neighbor in enumerate(nearest, start=1):
             click.echo(f"{place:3d}  {neighbor.similarity:9.4f}  {neighbor.id}")
+        if not nearest:
+            terminal.say(f"{asked.raw_id}: there is no other id of {entity_type!r} in {folder}")

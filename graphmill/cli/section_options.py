@@ -76,7 +76,8 @@ def _option(key: str, flag: Flag, schema: Any, definitions: Any) -> Callable[[Co
     else:
         form |= {"show_default": default not in (None, "") and default is not False}
     names = flag.names or f"--{key.replace('_', '-')}"
-    return click.option(names, key, metavar=flag.metavar, help=schema["description"], **form)
+    told = schema["description"].replace("null:", "default:" if default is None else "null:")
+    return click.option(names, key, metavar=flag.metavar, help=told, **form)
 
 
 def _type(schema: Any) -> click.ParamType[Any] | type:

@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Unpack
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from graphmill import checkpoints, storage
 from graphmill.checkpoints import Checkpoint, Floats, Options, states
+from graphmill.config.values import TypeName
 from graphmill.errors import ConfigError, FormatError
 from graphmill.model.parameters import global_key, relations_without_order
 from graphmill.run.lock import NO_CLAIM, Claim
+from graphmill.storage.as_json import refusal
 
 log = logging.getLogger("graphmill")
 
@@ -77,6 +80,11 @@ def convert(
     source = checkpoints.open_checkpoint(source_uri, **options)
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
     _check_order(source)
+    keeps_all = source.format == target_format == "recis"
+    try:
+        TypeAdapter(tuple[TypeName, ...]).validate_python(() if keeps_all else tuple(source.counts))
+    except ValidationError as error:
+        raise refusal(error, f"{source.uri}: expected tables named as entity types may be") from error
     storage.delete(target_uri)
     to_raw_ids, entity_path = options.get("id_maps"), options.get("entity_path")
 
@@ -95,7 +103,6 @@ def convert(
         write = checkpoints.writer_of(target_format)
         made = {"id_maps": to_hashed_ids, "entity_path": entity_path, "shard_num": shard_num}
         not_kept = [*source.left_out, *write(source, place(temporary), **made)]
-        keeps_all = source.format == target_format == "recis"
         if not keeps_all:
             not_kept += [f"{name}, of which nothing is known here" for name in source.unread]
         written = opened(temporary)

@@ -29,7 +29,7 @@ from graphmill.vocab import Side
 
 NAME = "calibration.json"
 FORMAT_VERSION = 1
-REMEDY = "run `graphmill evaluate` with this checkpoint, which fits the probabilities on held-out edges"
+REMEDY = "hold a split `valid` out (etl.holdout, evaluate.calibrate), and run `graphmill evaluate` after etl"
 
 
 @dataclass(frozen=True)

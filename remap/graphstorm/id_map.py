@@ -4,7 +4,7 @@
         place       uint32 or uint64 [N]    1 + the row of each integer id; 0: not seen yet
         chars       the raw ids, one after the other
         offsets     int64 [more than N]     begin of each row in `chars`, and end of the row before
-        numbers     int64 [N]               instead of `chars` and `offsets`, where raw ids are integers
+        numbers     int64 or uint64 [N]     instead of `chars` and `offsets`, where raw ids are integers
         hashes      uint64 [N or more]      hash of each raw id, batch after batch, to find duplicates
         taken       int64 [2 or 3]          rows, hashes and bytes that batches have taken
 
@@ -51,7 +51,7 @@ class MapPlan:
 
     entity_type: str
     folder: str
-    is_integer: bool
+    kind: pa.DataType
     num_ids: int
     parts: tuple[MapPart, ...]
 
@@ -74,7 +74,7 @@ def plan_map(mapping_path: str, entity_type: str, folder: str) -> MapPlan:
                 parts.append(MapPart(file, tuple(groups), num_rows))
                 num_rows, groups = 0, []
     num_ids = sum(part.num_rows for part in parts)
-    return MapPlan(entity_type, folder, files[0].is_integer, num_ids, tuple(parts))
+    return MapPlan(entity_type, folder, files[0].kind, num_ids, tuple(parts))
 
 
 class IdTable:
@@ -83,27 +83,24 @@ class IdTable:
     def __init__(self, plan: MapPlan, folder: str) -> None:
         self.plan = plan
         self._place = scratch.map_array(storage.join(folder, "place"), plan.place_dtype)
-        if plan.is_integer:
-            self._numbers = scratch.map_array(storage.join(folder, "numbers"), np.int64)
+        if pa.types.is_integer(plan.kind):
+            self._numbers = scratch.map_array(storage.join(folder, "numbers"), plan.kind.to_pandas_dtype())
             return
         chars = scratch.map_array(storage.join(folder, "chars"), np.uint8)
         offsets = scratch.map_array(storage.join(folder, "offsets"), np.int64)
         self._texts = Texts(self._place, offsets, chars)
 
-    @property
-    def type(self) -> pa.DataType:
-        """Arrow type of the raw ids."""
-        return pa.int64() if self.plan.is_integer else pa.string()
-
     def take(self, nids: Numbers, where: str, first_row: int) -> pa.ChunkedArray:
         """Look up the raw ids of integer ids [n]; errors name `where`, and count rows from `first_row`."""
         if (row := _first_outside(nids, self.plan.num_ids)) is not None:
+            num = self.plan.num_ids
+            ids = f"0 to {num - 1}" if num else "none"
             raise FormatError(
-                f"{where}: row {first_row + row}: the id is {nids[row]}; expected 0 to "
-                f"{self.plan.num_ids - 1}, the ids that the map of {self.plan.entity_type!r} has"
+                f"{where}: row {first_row + row}: the id is {nids[row]}; expected {ids}, as the map of "
+                f"{self.plan.entity_type!r} has {num} ids"
             )
-        if self.plan.is_integer:
-            return pa.chunked_array([np.take(self._numbers, np.take(self._place, nids) - 1)], self.type)
+        if pa.types.is_integer(self.plan.kind):
+            return pa.chunked_array([np.take(self._numbers, np.take(self._place, nids) - 1)], self.plan.kind)
         return self._texts.take(nids)
 
 
@@ -139,7 +136,8 @@ class _TableWriter:
 
     def _reserve(self, name: str) -> None:
         scratch.reserve(self._file("place"), self.plan.num_ids * np.dtype(self.plan.place_dtype).itemsize)
-        for table in ["hashes", *(["numbers"] if self.plan.is_integer else ["chars", "offsets"])]:
+        own = ["numbers"] if pa.types.is_integer(self.plan.kind) else ["chars", "offsets"]
+        for table in ["hashes", *own]:
             scratch.reserve(self._file(table), 0)  # these files grow
 
     def _read_part(self, name: str) -> None:
@@ -164,7 +162,7 @@ class _TableWriter:
     def _write_batch(self, raw_ids: pa.Array) -> int:
         """Write a batch of raw ids, and their hashes; return its first row."""
         hashes = hashes_of(raw_ids)
-        if self.plan.is_integer:
+        if pa.types.is_integer(self.plan.kind):
             row, first_hash = scratch.allot(self._file("taken"), [len(raw_ids), len(raw_ids)])
             scratch.write_at(self._file("numbers"), row * 8, raw_ids.to_numpy())
         else:

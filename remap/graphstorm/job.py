@@ -166,7 +166,7 @@ def write_table(
     ranked = output.ranked
     id_tables = [open_table(plan, _scratch_path(token)) for plan in plans]
     columns = [output.values_column, *(column for column, _ in output.ids)]
-    types = [tables.values_type(ranked.dtype, ranked.shape, options.tables), *(t.type for t in id_tables)]
+    types = [tables.values_type(ranked.dtype, ranked.shape, options.tables), *(plan.kind for plan in plans)]
     schema = pa.schema(list(zip(map(options.column, columns), types, strict=True)))
     where = ranked.nids_uris or (ranked.values_uri,)
     row = output.start

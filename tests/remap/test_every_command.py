@@ -226,7 +226,7 @@ WRONG = {
         "--relation likes --task-memory 7": "'--task-memory': expected a size of 16MiB or more",
         "--relation likes --recall nan": "recall: input should be a finite number; found nan",
         "--relation likes --calibrated": "--calibrated: has no effect without --exclude-known",
-        "--relation likes --ids /absent.txt": "error: --ids /absent.txt: there is no such file",
+        "--relation likes --ids /absent.txt": "error: --ids /absent.txt: expected a file, or a folder with",
         "--relation likes --ids {root}/unknown": "expected ids of 'user', found 2 others, such as 'x', 'y'",
         "--relation likes --ids {root}/empty": "expected ids of 'user', found none",
         "--relation likes --ids {root}/empty.csv": "expected a column of strings, found none",

@@ -85,9 +85,9 @@ def test_no_string_names_code_of_ours() -> None:
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
     "etl": 10_039,
-    "train": 13_944,
-    "remap": 1_745,
-    "graphmill/ask": 10_374,
+    "train": 13_935,
+    "remap": 1_743,
+    "graphmill/ask": 10_364,
     "graphmill": 39_497,
     "bench": 2_996,
 }

@@ -1,7 +1,7 @@
 """GraphStorm's maps from raw ids to integer ids, for its tools.
 
     raw_id_mappings/{type}/part-{partition:05d}.parquet
-        orig: string       the raw id; int64 where the user's ids are integers
+        orig: string       the raw id; int64 or uint64 where the user's ids are integers
         new: int64         its integer id, 0 to N - 1 over all files of the type
 
 In our maps, the integer id is the number of entities in the partitions before, plus the index. Other
@@ -18,7 +18,7 @@ import pyarrow as pa
 from graphmill import storage
 from graphmill.checkpoints.id_maps import Numbers
 from graphmill.errors import FormatError, NotFoundError
-from graphmill.formats.parquet import bounds, column_type, files_below, iter_columns, new_file, open_parquet
+from graphmill.formats.parquet import bounds, column_type, files_at, iter_columns, new_file, open_parquet
 from graphmill.formats.raw_ids import is_text
 from graphmill.storage import Checksums
 
@@ -31,12 +31,12 @@ _COLUMNS = (("orig", "new"), ("node_str_id", "node_int_id"))  # the names of tod
 
 @dataclass(frozen=True)
 class MapFile:
-    """One file of a map: names of its columns, whether raw ids are integers, rows of its row groups."""
+    """One file of a map: names of its columns, type of its raw ids (see `SCHEMA`), rows of its row groups."""
 
     uri: str
     orig: str
     new: str
-    is_integer: bool
+    kind: pa.DataType
     group_rows: tuple[int, ...]
 
 
@@ -44,26 +44,22 @@ def list_raw_id_map(mapping_path: str, entity_type: str) -> list[MapFile]:
     """The files of a type's map, in any depth of folders, sorted by name; reads no rows."""
     folder = storage.join(mapping_path, entity_type)
     older = storage.join(mapping_path, f"{entity_type}_id_remap.parquet")
-    uris = files_below(folder)
-    if not uris and storage.exists(older):
-        uris = [older]
-    if not uris:
+    if not (uris := files_at(folder, recursive=True) or files_at(older)):
         raise NotFoundError(
             f"{folder}: expected the map of {entity_type!r}, *.parquet, found none, nor {older}"
         )
     files = [_measure(uri) for uri in uris]
     for file in files:
-        if file.is_integer != files[0].is_integer:
+        if file.kind != files[0].kind:
             raise FormatError(f"{file.uri}: raw ids are of another type than in {files[0].uri}")
     return files
 
 
 def iter_raw_id_map(file: MapFile, groups: Iterable[int]) -> Iterator[tuple[int, pa.Array, Numbers]]:
-    """The first row in the file, raw ids (string or int64 [n]) and integer ids of consecutive row groups."""
-    kind = pa.int64() if file.is_integer else pa.string()
+    """The first row in the file, raw ids of its kind [n] and integer ids of consecutive row groups."""
     with open_parquet(file.uri) as parquet:
         for row, (orig, new) in iter_columns(parquet, file.uri, [file.orig, file.new], _BATCH_ROWS, groups):
-            yield row, orig.cast(kind), new.cast(pa.int64()).to_numpy()
+            yield row, orig.cast(file.kind), new.cast(pa.int64()).to_numpy()
 
 
 def _measure(uri: str) -> MapFile:
@@ -81,7 +77,8 @@ def _measure(uri: str) -> MapFile:
             )
         bounds.check_rows(parquet, uri)
         rows = tuple(metadata.row_group(group).num_rows for group in range(metadata.num_row_groups))
-        return MapFile(uri, *columns, not is_text(ids), rows)
+        kind = pa.string() if is_text(ids) else ids if pa.types.is_uint64(ids) else pa.int64()
+        return MapFile(uri, *columns, kind, rows)
 
 
 def write_raw_id_map(

@@ -70,7 +70,7 @@ def _owned_table(
 
     def batches(blocks: list[Stored]) -> Iterator[Tensor]:
         for part in zip(ids, blocks, strict=True):
-            for start, is_owned, (_, rows) in reader.owned_rows(part, owned, batch_rows):
+            for start, is_owned, (*_, rows) in reader.owned_rows([*dict.fromkeys(part)], owned, batch_rows):
                 if is_checked:
                     _check_finite(rows, f"{reader.path}: {part[1].key!r}", start)
                 yield rows[is_owned]
@@ -84,10 +84,8 @@ def _owned_table(
 
 
 def _check_finite(tensor: Tensor, where: str, first_row: int = 0) -> None:
-    if tensor.is_floating_point():
-        check_finite(
-            tensor.float().numpy() if tensor.dtype is torch.bfloat16 else tensor.numpy(), where, first_row
-        )
+    values = tensor.float() if tensor.dtype is torch.bfloat16 else tensor
+    check_finite(values.numpy(), where, first_row)
 
 
 def _copy_others(source_uri: str, target_uri: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -41,13 +42,11 @@ def new_file(
         yield parquet
 
 
-def files_below(folder: str) -> list[str]:
-    """The parquet files of a folder and its subfolders, sorted; none whose name begins with _."""
-    return [
-        entry.uri
-        for entry in storage.list_dir(folder, recursive=True)
-        if not entry.is_dir and entry.uri.endswith(".parquet") and not storage.name(entry.uri).startswith("_")
-    ]
+def files_at(uri: str, *, recursive: bool = False) -> list[str]:
+    """The file at `uri`, whatever its name, or the parquet files in a folder, sorted: none unfinished."""
+    listed = partial(storage.list_dir, recursive=recursive)
+    files = [file.uri for file in storage.files_at(uri, listed_below=listed)[0]]
+    return [file for file in files if file == uri or file.endswith(".parquet")]
 
 
 def check_schema(parquet: pq.ParquetFile, expected: Mapping[str, tuple[pa.DataType, ...]], uri: str) -> None:

@@ -130,6 +130,7 @@ def test_what_is_not_there(tmp_path: Path, world: World) -> None:
     with pytest.raises(NotFoundError, match="--type node: expected one of item, user"):
         neighbors(str(tmp_path), "n7", 5, "node")
     (tmp_path / "odd").mkdir()
+    (tmp_path / "odd/_notes.parquet").touch()
     pq.write_table(pa.table({"a": ["x"], "b": ["y"]}), tmp_path / "odd/x.parquet")
     with pytest.raises(FormatError, match="expected one column of ids and one of lists of floats"):
         find_types(str(tmp_path))
@@ -156,6 +157,10 @@ def test_the_command(tmp_path, published, cli, capsys):
     conf = ["--conf", tmp_path / "conf.yaml"]
     assert cli("neighbors", *conf, "--id", asked, "--relation", "follows", "--k", 3) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+    (tmp_path / "alone/city").mkdir(parents=True)
+    pq.write_table(pa.table({"id": ["x"], "vector": [[1.0]]}), tmp_path / "alone/city/x.parquet")
+    assert cli("neighbors", "--embeddings", tmp_path / "alone", "--id", "x") == 0
+    assert "x: there is no other id of 'city' in " in capsys.readouterr().out
     assert cli("neighbors", "--id", "n7") == 2
     assert "--conf: missing" in capsys.readouterr().err
     assert cli("neighbors", *conf, "--id", "nobody") == NotFoundError.exit_code

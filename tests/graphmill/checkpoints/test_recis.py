@@ -123,7 +123,7 @@ def test_a_run_names_checkpoints_in_its_own_folder(tmp_path: Path, content: str)
         open_checkpoint(str(tmp_path / "run"))
 
 
-def _save_adam(path: Path, shards: int, ids: np.ndarray) -> None:
+def _save_adam(path: Path, shards: int, ids: np.ndarray, types: Any = ("user", "user.embedding")) -> None:
     """A checkpoint as RecIS saves it after training with Adam: hashed ids, slots of several dtypes."""
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((len(ids), 4), np.float32)
@@ -137,7 +137,7 @@ def _save_adam(path: Path, shards: int, ids: np.ndarray) -> None:
     betas = torch.tensor([0.25], dtype=torch.float64), torch.tensor(0.5)
     dense = dict(zip(("sparse_adam_beta1", "sparse_adam_beta2"), betas, strict=True))
     dense["sparse_adam_step"] = torch.tensor([12])
-    save_shards(path, dict.fromkeys(("user", "user.embedding"), (ids, slots)), shards, **dense)
+    save_shards(path, dict.fromkeys(types, (ids, slots)), shards, **dense)
     (path / "model.pt").write_bytes(b"the dense model")
     (path / "extra.pt").write_bytes(b"its optimizer")
     (path / "io_state_0.pt").write_bytes(b"a position")
@@ -183,12 +183,19 @@ def test_large_tables_are_cut_in_runs_and_batches(tmp_path: Path) -> None:
     table = load(tmp_path / "two", 1)
     assert sorted(table.ids) == list(range(len(rows)))
     np.testing.assert_array_equal(table.slots["embedding"][:, 0], table.ids % 10007)
+    rows[-1] = np.nan
+    save_shards(tmp_path / "nan", {"t": (np.arange(len(rows)), {"embedding": rows})})
+    with pytest.raises(FormatError, match="row 199999: expected finite numbers, found nan"):
+        convert(str(tmp_path / "nan"), str(tmp_path / "target"), "recis", shard_num=2)
 
 
 def test_slots_that_the_target_cannot_hold_and_ids_of_another_slice(tmp_path: Path) -> None:
     adam = tmp_path / "adam"
     _save_adam(adam, 2, np.arange(20))
-    told = convert(str(adam), str(tmp_path / "pbg"), "pbg").not_kept
+    with pytest.raises(FormatError, match=r"expected a name: no dot.*, found 'user\.embedding'"):
+        convert(str(adam), str(tmp_path / "pbg"), "pbg")
+    _save_adam(tmp_path / "plain", 2, np.arange(20), ("user",))
+    told = convert(str(tmp_path / "plain"), str(tmp_path / "pbg"), "pbg").not_kept
     for name in ("user@sparse_adam_exp_avg", "user@sparse_adam_exp_avg_sq", "sparse_adam_step"):
         assert f"{name}, of which nothing is known here" in told
     keys = json.loads((adam / "tensorkey.json").read_text())

@@ -197,6 +197,9 @@ def test_help_of_all_commands_changes_on_purpose_only(forked: Forks) -> None:
     # In a process of its own: click keeps the options of help that a test has asked a lone command for.
     shown = forked("python", REPOSITORY / "docs/commands_page.py").stdout
     assert shown == Path(__file__).with_name("help.txt").read_text()
+    assert "null:" not in shown  # a word of YAML
+    for help_text in re.split(r"\nUsage: ", shown)[1:]:
+        assert "COMMAND [ARGS]" in help_text or re.search("^  Examples?:", help_text, re.M), help_text
 
 
 def test_every_stage_has_its_section() -> None:

@@ -99,14 +99,15 @@ def test_every_form_of_map(tree: Tree, cli: Cli, form: str) -> None:
     assert tree.embeddings() == expected
 
 
-def test_integer_raw_ids_stay_integers(tree: Tree, cli: Cli) -> None:
+@pytest.mark.parametrize(("first", "kind"), [(1000, pa.int64()), (2**63 - 5, pa.uint64())])
+def test_integer_raw_ids_stay_integers(tree: Tree, cli: Cli, first: int, kind: pa.DataType) -> None:
     expected = tree.write_users([10], num_files=1)
-    tree.write_map_file("user", 0, range(1000, 1010), range(10))
+    tree.write_map_file("user", 0, pa.array(range(first, first + 10), kind), range(10))
     assert cli(*tree.arguments()) == 0
     table = pq.read_table(tree.emb / "user/embed-00000_00000.parquet")
-    assert table.schema.field("nid").type == pa.int64()
+    assert table.schema.field("nid").type == kind
     found = zip(table["nid"].to_pylist(), table["emb"].to_pylist(), strict=True)
-    assert {raw_id("user", nid - 1000): row for nid, row in found} == expected
+    assert {raw_id("user", nid - first): row for nid, row in found} == expected
 
 
 def test_without_files_of_ids(tree: Tree, cli: Cli) -> None:
@@ -153,7 +154,7 @@ def test_other_folders_of_types_among_the_embeddings(tree: Tree, cli: Cli) -> No
 
 
 def test_places_beyond_32_bits_and_texts_of_a_slice() -> None:
-    assert id_map.MapPlan("user", "", False, 1 << 32, ()).place_dtype == np.uint64
+    assert id_map.MapPlan("user", "", pa.string(), 1 << 32, ()).place_dtype == np.uint64
     chars, ends = id_map._split(pa.array(["a", "bc", "", "d"])[1:])
     assert (chars.tobytes(), ends.tolist()) == (b"bcd", [0, 2, 2, 3])
 

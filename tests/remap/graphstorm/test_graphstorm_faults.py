@@ -92,6 +92,10 @@ FAULTS: dict[str, tuple[Callable[[Tree], Any], str]] = {
         lambda t: set_id(t, 3, int(torch.load(t.emb / "user/embed_nids-00001.pt")[1])),
         r"embed_nids-00001\.pt: row 3: the id \d+ comes again, after row 1 of .*embed_nids-00001\.pt",
     ),
+    "an empty map": (
+        lambda t: [pq.write_table(pq.read_table(each)[:0], each) for each in (t.maps / "user").iterdir()],
+        r"row 0: the id is \d+; expected none, as the map of 'user' has 0 ids",
+    ),
     "missing map": (
         lambda t: [each.unlink() for each in (t.maps / "user").iterdir()],
         r"raw_id_mappings/user: expected the map of 'user', \*\.parquet, found none",

@@ -141,6 +141,8 @@ def test_a_vector_store_finds_the_nearest(
     best = np.sort(scores)[::-1][:5]
     np.testing.assert_allclose(scores[[ids.index(each) for each in found]], best, rtol=1e-4, atol=1e-4)
     assert len(set(found)) == 5
+    with pytest.raises(SystemExit, match=rf"usage: python examples/{script}\.py FOLDER TYPE DATABASE ID"):
+        example(script)
 
 
 def test_the_reader_of_the_examples(tmp_path, world, near_client, example):

@@ -128,13 +128,13 @@ def test_answers_have_their_probabilities(tmp_path: Path, near_client: Client) -
 def test_a_calibration_of_another_checkpoint_is_refused(tmp_path: Path, near_client: Client) -> None:
     world = write_world(tmp_path / "run", splits=SPLITS)
     config, to = world.config, str(tmp_path / "out")
-    with pytest.raises(NotFoundError, match="there is no calibration; run `graphmill evaluate`"):
+    with pytest.raises(NotFoundError, match="there is no calibration; hold a split `valid` out"):
         predict_job.check(config, question(), to)
     evaluate_job.run(config, near_client)
     predict_job.check(config, question(), to)
     uri = f"{config.output}/{files.NAME}"
     files.write(uri, replace(files.read(uri, 1, None), checkpoint_version=2))
-    with pytest.raises(FormatError, match=r"version 1, found that of the version 2; run"):
+    with pytest.raises(FormatError, match=r"version 1, found that of the version 2; hold"):
         predict_job.check(config, question(), to)
 
 

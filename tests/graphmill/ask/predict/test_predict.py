@@ -41,6 +41,7 @@ def write_ids(kind: str, path: Path, ids: list[str]) -> Path:
         for number, part in enumerate((ids[:2], ids[2:])):
             as_dictionary = pa.array(part).dictionary_encode()
             pq.write_table(pa.table({"z": part, "id": as_dictionary}), path / f"part-{number}.parquet")
+        (path / "_metadata.parquet").touch()  # of another writer: no rows
         return path
     path, csv = path.with_suffix(f".{kind}"), "\n".join(["x,id", *(f'1,"{each}"' for each in ids)])
     match kind:
