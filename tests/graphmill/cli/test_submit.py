@@ -91,9 +91,9 @@ def test_a_script_that_fails_exits_with_1(tmp_path: Path, submit: Submit, script
     assert ("Traceback" in told) == ("ZeroDivision" in told)
 
 
-def submitted(folder: Path, script: str, **options: Any) -> subprocess.Popen[str]:
-    """A script with two workers, in a process group of its own."""
-    words = [DASK_SUBMIT, "--master", "local[2]", script]
+def submitted(folder: Path, script: str, num_workers: int, **options: Any) -> subprocess.Popen[str]:
+    """A script with worker processes, in a process group of its own."""
+    words = [DASK_SUBMIT, "--master", f"local[{num_workers}]", script]
     of_its_own = {"start_new_session": True, "preexec_fn": heed_sigint}
     return subprocess.Popen(words, cwd=folder, text=True, **of_its_own, **options)
 
@@ -109,7 +109,7 @@ def send(process: subprocess.Popen[str], number: signal.Signals) -> None:
 )
 def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signal.Signals, code: int) -> None:
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
-    process = submitted(tmp_path, "sleeper.py", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    process = submitted(tmp_path, "sleeper.py", 2, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     workers = [int(word) for word in process.stdout.readline().split()[1:]]
     assert len(workers) == 2
     send(process, number)
@@ -125,7 +125,7 @@ def test_a_signal_ends_everything_that_was_started(tmp_path: Path, number: signa
 )
 def test_a_signal_while_workers_start_is_told_in_one_line(tmp_path, number, code, expected):
     (tmp_path / "idle.py").touch()
-    process = submitted(tmp_path, "idle.py", stderr=subprocess.PIPE)
+    process = submitted(tmp_path, "idle.py", 1, stderr=subprocess.PIPE)
     started = psutil.Process(process.pid).children
     wait_until(lambda: len(started()) > 1)  # the first helps Python's multiprocessing
     send(process, number)

@@ -73,6 +73,10 @@ def test_pbg_python_config_gives_what_pbg_wrote() -> None:
         ({"relations": []}, "relations: expected at least one, found none"),
         ({"relations": [BUYS | {"lhs": "usr"}]}, r"relations\[0\].lhs: 'usr' is not among"),
         ({"relations": [BUYS | {"operator": "x"}]}, r"relations\[0\].operator"),
+        *(  # a weight has the limit of those of edges
+            ({"relations": [BUYS | {"weight": weight}]}, r"relations\[0\]\.weight: input should be")
+            for weight in (0, 2e15)
+        ),
         ({"relations": [BUYS] * 2}, "two relations are named 'buys'"),
         (FEATURIZED | {"relations": [BUYS | {"all_negs": True}]}, r"\[0\].all_negs: a featurized type"),
         (DYNAMIC | {"global_emb": True}, "global_emb: cannot be used with dynamic_relations"),
@@ -169,12 +173,6 @@ def test_a_section_that_is_absent_has_its_defaults() -> None:
     assert settings.train == TrainConfig()
     with pytest.raises(ConfigError, match=r"etl\.tables: missing"):
         settings.section(EtlConfig)
-
-
-def test_a_weight_of_a_relation_has_the_limit_of_those_of_edges() -> None:
-    for weight in (0, 2e15):
-        with pytest.raises(ConfigError, match=r"relations\[0\]\.weight: input should be"):
-            config.from_mapping(raw(relations=[raw()["relations"][0] | {"weight": weight}]))
 
 
 def test_a_section_drift_without_keys_is_one() -> None:
