@@ -493,6 +493,14 @@ def comes_late(config):
     step(server().copy, [3, 13], 2.0, 1.0)
 
 
+def test_rows_that_become_a_shard_are_not_pushed_to_it():
+    rows = SharedRows(Table(torch.zeros(3, 2), torch.zeros(3)), in_rounds=False)
+    rows.table.sums += 1
+    for is_shard, moved in ((False, [0, 1, 2]), (True, [])):
+        rows.part(0, 3, is_shard=is_shard)
+        assert rows.moved(0, 3).tolist() == moved
+
+
 def test_a_worker_that_takes_over_a_shard_keeps_its_own_changes(tmp_path, monkeypatch):
     monkeypatch.setattr(shard_placement, "SHARD_BYTES", 1)
     with cluster_of(write(tmp_path, 20), begins=begin, joins=comes_late) as cluster:

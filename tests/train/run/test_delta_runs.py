@@ -158,18 +158,18 @@ KERNELS = [each | {"operator": "complex_diagonal"} for each in RELATIONS]
 
 @pytest.fixture(scope="module")
 def days_with(tmp_path_factory: pytest.TempPathFactory, near_client: distributed.Client) -> Days:
-    """The graph with one partition of each type, with four, and with six."""
+    """The graph with one partition of each type, and with four."""
     lost = {"num_files": 50, "num_gone": 1}
     return {
         number: TwoDays(tmp_path_factory.mktemp(f"days{number}"), near_client, partitions=number, **lost)
-        for number in (1, 4, 6)
+        for number in (1, 4)
     }
 
 
 RUNS = {
     "resident": (4, {"train": {"resident": "always"}, "global_emb": False, "relations": KERNELS}),
     "by bucket": (4, {"train": {"memory_partitions": 4}, "num_edge_chunks": 3}),
-    "blocks": (6, {"num_epochs": 1, "train": {"memory_partitions": 2}}),
+    "blocks": (4, {"num_epochs": 1, "train": {"memory_partitions": 2}}),
     "plain": (1, {"train": {"engine": "plain"}}),
     "fused": (1, {"train": {"engine": "fused"}, "global_emb": False, "relations": KERNELS}),
     "all_negs": (4, {"relations": ALL_NEGS, "train": {"optimizer": "adagrad"}}),

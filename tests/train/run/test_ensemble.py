@@ -99,7 +99,10 @@ def test_joined_scores_are_the_sums_of_the_members_scores(config, seed):
     whole = Model(config, num_relations)
     parts = [each.parameters for each in models]
     whole.load_state({key: joined.joined(config, key, [each[key] for each in parts]) for key in parts[0]})
-    together = torch.cat(tables, -1)[..., joined.order(config, config.dimension)]
+    order = joined.order(config, config.dimension)
+    if not any(OPERATORS[each.operator].parts > 1 for each in config.relations):
+        assert order.tolist() == list(range(len(order)))  # members' vectors stay whole
+    together = torch.cat(tables, -1)[..., order]
     for side in Side:
         found = scores(whole, side, *together, rel)
         of_members = [scores(model, side, *table, rel) for model, table in zip(models, tables, strict=True)]

@@ -259,7 +259,7 @@ def test_gpu_trains_like_the_cpu(tmp_path, rng, dynamic):
 @pytest.mark.slow
 def test_memory_holds_the_bucket_and_what_the_next_one_adds(tmp_path, rng):
     """Tables from files that are alive at any time: two that are joined next, and one ahead of them."""
-    config = node_graph(tmp_path, rng, 80, 300, num_partitions=8, num_epochs=1, bucket_order="random")
+    config = node_graph(tmp_path, rng, 80, 300, num_partitions=6, num_epochs=1, bucket_order="random")
     trainer = Trainer(config)
     alive, most = weakref.WeakSet(), 0
     load = trainer.store.files.load
@@ -320,11 +320,11 @@ def test_curves_are_read_in_the_order_of_their_epochs(tmp_path):
 
 @pytest.mark.slow
 def test_more_partitions_in_memory_are_read_less_often(tmp_path, rng):
-    """Two and eight of twelve partitions."""
+    """Two and six of eight partitions."""
     triples, reads = random_triples(rng, 80, 1, 80, 300), []
-    for held, visits in ((2, 12 * 11 // 2), (8, 3)):
+    for held, visits in ((2, 8 * 7 // 2), (6, 3)):
         train = {"memory_partitions": held}
-        config = make_config(tmp_path / str(held), num_partitions=12, num_epochs=1, train=train)
+        config = make_config(tmp_path / str(held), num_partitions=8, num_epochs=1, train=train)
         write_graph(config, {"node": 80}, triples)
         (epoch,) = job.train(config)["epochs"]
         assert (len(epoch["buckets"]), epoch["edges"]) == (visits, 300)

@@ -15,7 +15,7 @@ from graphmill.config.partitions import all_buckets
 from graphmill.formats import edge_buckets
 from graphmill.formats.edge_buckets.files import REMOVED
 from graphmill.vocab import Side
-from tests.train.deltas import KINDS, TwoDays, new_edges, old_edges
+from tests.train.deltas import TwoDays, new_edges, old_edges
 from tests.train.graphs import read_visits
 from tests.train.step.test_plain import Scene, settings
 from train import job
@@ -25,8 +25,6 @@ from train.edges.negative_sampling import Batch
 from train.edges.own_rows import EQUAL, OwnRows
 from train.step.delta import NUM_CANDIDATES, removing_step
 from train.step.plain import PlainStep
-
-NAMES = list(KINDS)
 
 
 def probabilities(scene: Scene, own: OwnRows = EQUAL) -> dict[Side, torch.Tensor]:

@@ -53,7 +53,7 @@ def rows_of(config):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("num", "chunks", "rhs"), [(1, 1, "item"), (3, 2, "item"), (4, 1, "user"), (12, 1, "user")]
+    ("num", "chunks", "rhs"), [(1, 1, "item"), (3, 2, "item"), (4, 1, "user"), (6, 1, "user")]
 )
 def test_an_epoch_has_every_edge_once_between_its_own_rows(tmp_path, num, chunks, rhs):
     types = ["user", rhs]
@@ -72,7 +72,7 @@ def test_an_epoch_has_every_edge_once_between_its_own_rows(tmp_path, num, chunks
     for chunk in range(chunks):
         iteration = context.schedule.iteration(chunk)
         order = blocks.order(iteration)
-        assert len(order) == len(set(order)) == {1: 1, 3: 3, 4: 6, 12: 66}[num]
+        assert len(order) == len(set(order)) == {1: 1, 3: 3, 4: 6, 6: 15}[num]
         for visit in order:
             edges = reader.read(visit, iteration)
             weight = edges.weights.long().numpy() - 2
@@ -105,7 +105,7 @@ def test_scores_within_a_block_are_as_high_as_others(tmp_path, settings, train):
     buys = {"name": "buys", "lhs": "user", "rhs": "item", "operator": "none", "all_negs": all_negs}
     own = {"entities": types, "relations": [buys], "loss_fn": "softmax", "global_emb": False} | settings
     own["train"] = {"memory_partitions": 2} | train
-    config = make_config(tmp_path, lr=0.5, num_epochs=4, dimension=16, batch_size=100, **own)
+    config = make_config(tmp_path, lr=0.5, num_epochs=2, dimension=16, batch_size=100, **own)
     counts = dict.fromkeys(types, 200)
     write_graph(config, counts, random_edges(config, counts, np.random.default_rng(0), 3000))
     job.train(config)
@@ -113,7 +113,7 @@ def test_scores_within_a_block_are_as_high_as_others(tmp_path, settings, train):
     scores, partition = users @ items.T, torch.arange(200) % 6
     is_own = partition.unsqueeze(1) == partition
     gap = (scores[is_own].mean() - scores[~is_own].mean()) / scores.std()
-    assert abs(gap) < 0.1  # with equal weights -0.25 to -0.55
+    assert abs(gap) < 0.1  # with equal weights -0.25 to -0.67
 
 
 @pytest.mark.slow
