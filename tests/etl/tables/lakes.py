@@ -76,11 +76,11 @@ def filters_on(column: str) -> Iterator[tuple[Any, list[str]]]:
     yield [[column, "in", [value]]], TYPED.filter(pc.equal(TYPED[column], scalar))["u"].to_pylist()
 
 
-def found_in(path: Any, **entry: Any) -> TableFiles:
+def found_in(path: Any, top: Mapping[str, Any] | None = None, **entry: Any) -> TableFiles:
     """Files that an entry of the configuration names; `path` may be a table of Iceberg."""
     path = root_of(path) if isinstance(path, Table) else path
     table = EDGES | {"path": path if isinstance(path, list) else str(path)} | entry
-    config = config_of("/nowhere", [table], relations=[("bought", "n", "n")])
+    config = config_of("/nowhere", [table], relations=[("bought", "n", "n")], top=top)
     return find_files(config, TableConfig(**table), "tables[0]")
 
 

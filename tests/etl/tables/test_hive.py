@@ -17,11 +17,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from etl.tables import files
+from etl.tables.files import TableFiles, table_roots
 from etl.tables.filters import expression, left_for_rows, rows_that_pass
 from etl.tables.ranges import find_ranges
-from graphmill.config import Config
-from graphmill.config.sections.etl import EntityTableConfig, Filters
+from graphmill.config.sections.etl import Filters
 from graphmill.errors import NotFoundError, RawTableError
 from tests.etl.graphs import config_of, write_parquet, write_table
 from tests.etl.tables.lakes import found_in, opened_files, read, rows_of
@@ -351,19 +350,13 @@ def test_days_that_are_missing(tmp_path: Path) -> None:
     assert [file.uri for file in found.files()] == [f"{tmp_path}/day={day}/a.parquet" for day in (1, 3)]
 
 
-TABLE: Any = {"path": "t.csv", "lhs": 0, "rhs": 1, "relation": "to"}
+def listed(path: Any, **top: str) -> TableFiles:
+    return found_in(path, top, format="csv")
 
 
-def config(output: str) -> Config:
-    return config_of(output, [TABLE], entities={"node": 1})
-
-
-def table_at(*paths: str) -> EntityTableConfig:
-    return EntityTableConfig(path=paths, type="node", id=0)
-
-
-def found(path: str, output: str = "/nowhere") -> list[str]:
-    return [Path(file.uri).name for file in files.find_files(config(output), table_at(path)).files()]
+def found(path: str, **top: str) -> list[str]:
+    """Names of the files that a path names; `top` has keys beside the section etl."""
+    return [Path(file.uri).name for file in listed(path, **top).files()]
 
 
 def touch(folder: Path, *names: str) -> None:
@@ -400,13 +393,13 @@ def test_hidden_files_and_markers_are_skipped_unless_named(named: Path) -> None:
 def test_a_folder_of_tables_never_holds_the_run_s_own_output(named: Path, root: str) -> None:
     touch(named, "out/embeddings/a/part-00000.csv", "out/stray.csv", "outer/z.csv", "d=1/out/y.csv")
     inside, place = str(named / "out"), root.format(named)
-    assert found(place, inside) == ["e.csv", "a.csv", "d.csv", "y.csv", "z.csv"]
-    assert found(f"{place}/*/*.csv", inside) == ["e.csv", "d.csv", "z.csv"]
-    assert found(f"{place}/*", inside) == ["e.csv", "a.csv", "d.csv", "y.csv", "z.csv"]
-    assert "y.csv" not in found(place, str(named / "d=1" / "out"))
+    assert found(place, output=inside) == ["e.csv", "a.csv", "d.csv", "y.csv", "z.csv"]
+    assert found(f"{place}/*/*.csv", output=inside) == ["e.csv", "d.csv", "z.csv"]
+    assert found(f"{place}/*", output=inside) == ["e.csv", "a.csv", "d.csv", "y.csv", "z.csv"]
+    assert "y.csv" not in found(place, output=str(named / "d=1" / "out"))
     link = named.with_name(f"{named.name}-link")
     link.symlink_to(named)
-    assert found(str(link), inside) == found(place, inside)
+    assert found(str(link), output=inside) == found(place, output=inside)
     link.unlink()
 
 
@@ -426,10 +419,11 @@ REMEDIES = {
 @pytest.mark.parametrize("name", LOGS)
 def test_tables_with_a_log_are_refused(tmp_path: Path, name: str) -> None:
     touch(tmp_path, f"lake/table/{LOGS[name]}", "lake/table/data/x.csv", "lake/table/y.csv")
+    (tmp_path / "today").symlink_to(tmp_path / "lake/table/data")
     remedy = REMEDIES.get(name, r"write\.parquet")
     for path in (
         *("lake/table/*.csv", "lake/table/data", "lake/table/data/*.csv", "lake/table/data/x.csv", "lake"),
-        *("lake/*", "lake/*/data/*.csv", "lake/t*/*.csv", "l*/table/data"),
+        *("lake/*", "lake/*/data/*.csv", "lake/t*/*.csv", "l*/table/data", "today"),
         *([] if name in REMEDIES else ["lake/table", "lake/table/"]),  # no reader knows it
     ):
         with pytest.raises(RawTableError, match=rf"lake/table/?: .*a table of {name}, .*{remedy}"):
@@ -471,13 +465,6 @@ def test_a_file_that_was_taken_out_of_its_table_is_refused(tmp_path: Path, mark:
         rows_of(tmp_path / "t.parquet")
 
 
-def test_a_link_into_a_table_with_a_log_is_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "lake/table/_delta_log/00000000000000000000.json", "lake/table/day=1/x.csv")
-    (tmp_path / "today").symlink_to(tmp_path / "lake/table/day=1")
-    with pytest.raises(RawTableError, match=r"lake/table: .*a table of Delta Lake"):
-        found(f"{tmp_path}/today")
-
-
 UNFINISHED = ["a.csv._COPYING_", "b.csv.inprogress", "c.csv.inprogress.6f1c", "d.in-progress", "e.csv.tmp"]
 UNFINISHED += ["f.csv~", "g.csv.crdownload", "h.partial", "_temporary", "+tmp", "i.tmp"]
 
@@ -486,7 +473,7 @@ def test_files_of_writers_at_work_are_left_out_and_listed(tmp_path: Path) -> Non
     touch(tmp_path, *UNFINISHED[:8], "_temporary/0/a.csv", "+tmp/b.csv", "i.tmp/c.csv", "x.csv", "k=~/y.csv")
     every = sorted(UNFINISHED)
     for path in ("", "*"):
-        listing = files.find_files(config("/nowhere"), table_at(f"{tmp_path}/{path}"))
+        listing = listed(f"{tmp_path}/{path}")
         assert [Path(each.uri).name for each in listing.files()] == ["y.csv", "x.csv"]
         assert sorted(Path(each).name for each in listing.unfinished) == every
     assert found(f"{tmp_path}/e.csv.tmp") == ["e.csv.tmp"]
@@ -511,13 +498,12 @@ def test_a_name_with_brackets_that_exists_is_plain(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("root", ["{}", "file://{}"])
 def test_the_input_is_never_a_pattern(tmp_path: Path, root: str) -> None:
     touch(tmp_path, "run1/a.csv")
-    place = {"input": root.format(f"{tmp_path}/run[1]")}
-    named = config_of("/nowhere", [TABLE], entities={"node": 1}, top=place)
+    place = root.format(f"{tmp_path}/run[1]")
     with pytest.raises(NotFoundError, match=r"run\[1\]/\*\.csv: no file there"):
-        files.find_files(named, table_at("*.csv"))
+        found("*.csv", input=place)
     touch(tmp_path, "run[1]/b.csv")
     for path in ("*.csv", "b.csv", "[b].csv", "./*.csv"):
-        assert [Path(each.uri).name for each in files.find_files(named, table_at(path)).files()] == ["b.csv"]
+        assert found(path, input=place) == ["b.csv"]
 
 
 def test_a_file_counts_once_whatever_links_lead_to_it(tmp_path: Path) -> None:
@@ -525,12 +511,12 @@ def test_a_file_counts_once_whatever_links_lead_to_it(tmp_path: Path) -> None:
     links = {"t/loop": "t", "t/day=1/up": "t", "t/a-link.csv": "t/day=1/a.csv", "t/current": "t/day=2"}
     for link, target in (links | {"t/out": "other", "t/out2": "other"}).items():
         (tmp_path / link).symlink_to(tmp_path / target)
-    listing = files.find_files(config("/nowhere"), table_at(f"{tmp_path}/t"))
+    listing = listed(f"{tmp_path}/t")
     assert [Path(each.uri).relative_to(tmp_path) for each in listing.files()] == [
         Path(each) for each in ("t/day=1/a.csv", "t/day=2/b.csv", "t/out/c.csv")
     ]
     assert {Path(each).parent.name for each in listing.twice} == {"t", "current", "out2"}
-    both = files.find_files(config("/nowhere"), table_at(f"{tmp_path}/t/day=1/a.csv", f"{tmp_path}/t/*.csv"))
+    both = listed([f"{tmp_path}/t/day=1/a.csv", f"{tmp_path}/t/*.csv"])
     assert [Path(each.uri).name for each in both.files()] == ["a.csv"]
 
 
@@ -544,6 +530,5 @@ def test_a_folder_that_is_no_utf_8_is_refused(tmp_path: Path) -> None:
 def test_roots_of_tables(tmp_path: Path) -> None:
     touch(tmp_path, "odd[1].csv")
     paths = ["a.csv", "b/*.csv", "c/d=*/e/*.csv", "odd[1].csv"]
-    tables = [TABLE | {"path": [f"{tmp_path}/{path}" for path in paths]}]
-    chosen = config_of("out", tables, entities={"node": 1})
-    assert files.table_roots(chosen) == [f"{tmp_path}/{name}" for name in ("a.csv", "b", "c", "odd[1].csv")]
+    chosen = config_of("out", [{"path": [f"{tmp_path}/{path}" for path in paths]}])
+    assert table_roots(chosen) == [f"{tmp_path}/{name}" for name in ("a.csv", "b", "c", "odd[1].csv")]

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -110,20 +111,13 @@ def test_rows_are_estimated(tmp_path: Path, rng: Generator, compression: str, ro
     assert sum(part.num_rows for part in ranges) == pytest.approx(120_000, rel=0.15)
 
 
-def test_a_workbook_is_no_text(tmp_path: Path) -> None:
+def test_text_that_is_not_of_the_encoding(tmp_path: Path) -> None:
     with pytest.raises(RawTableError, match=r"edges\.xlsx: expected text, found a zip file, as \.xlsx is"):
         read(tmp_path / "edges.xlsx", b"PK\3\4" + bytes(99), format="csv")
-
-
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-16-le", "utf-16-be"])
-def test_another_encoding_is_named(tmp_path: Path, encoding: str) -> None:
-    message = rf"first bytes of {encoding}; set the table's encoding: {encoding}$"
-    for name, header in (("t.csv", True), ("t.tsv", False), ("t.jsonl", True)):
+    for encoding, name in product(["utf-16", "utf-32", "utf-16-le", "utf-16-be"], ["csv", "tsv", "jsonl"]):
+        message = rf"first bytes of {encoding}; set the table's encoding: {encoding}$"
         with pytest.raises(RawTableError, match=message):
-            read(tmp_path / name, UNQUOTED.encode(encoding), header=header)
-
-
-def test_text_that_is_not_of_the_encoding(tmp_path: Path) -> None:
+            read(tmp_path / f"t.{name}", UNQUOTED.encode(encoding), header=name != "tsv")
     for encoding, content, message in (
         ("utf-8", "l\té\na\tb\n".encode("latin-1"), r"column names in utf-8, found b'.*xe9'.* latin-1"),
         ("utf-8", "l\tr\na\té\n".encode("latin-1"), r"row 1 .*not UTF-8: b'.xe9'; .*encoding, .*latin-1"),

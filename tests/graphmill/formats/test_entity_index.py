@@ -137,19 +137,13 @@ def test_manifest_that_is_wrong(tmp_path: Path, content: str, message: str) -> N
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 
 
-@given(count=st.integers(0, 2**40))
-def test_count_comes_back(tmp_path: Path, count: int) -> None:
-    entity_counts.write_count(str(tmp_path), "user", 3, count)
-    assert entity_counts.read_count(str(tmp_path), "user", 3) == count
-    assert int((tmp_path / "entity_count_user_3.txt").read_text()) == count
-
-
 def test_counts_of_all_types(tmp_path: Path) -> None:
-    for partition, count in enumerate([5, 0, 7]):
+    for partition, count in enumerate([5, 0, 2**40]):
         entity_counts.write_count(str(tmp_path), "user", partition, count)
+        assert (tmp_path / f"entity_count_user_{partition}.txt").read_text() == f"{count}\n"
     entity_counts.write_count(str(tmp_path), "item", 0, 2)
     found = entity_counts.read_counts(str(tmp_path), {"user": 3, "item": 1})
-    assert found == {"user": [5, 0, 7], "item": [2]}
+    assert found == {"user": [5, 0, 2**40], "item": [2]}
     with pytest.raises(NotFoundError, match=r"entity_count_item_1\.txt"):
         entity_counts.read_counts(str(tmp_path), {"item": 2})
     (tmp_path / f"entity_count_user_{10**12}.txt").touch()  # as many numbers are not looked through
@@ -183,15 +177,8 @@ def test_names_beyond_one_flush(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "entity_names_user_0.json").read_text()) == names
 
 
-def test_relations(tmp_path: Path) -> None:
-    assert entity_counts.read_relation_names(str(tmp_path)) is None
-    entity_counts.write_relation_count(str(tmp_path), 2)
-    entity_counts.write_relation_names(str(tmp_path), ["likes", "größer"])
-    assert entity_counts.read_relation_count(str(tmp_path)) == 2
-    assert entity_counts.read_relation_names(str(tmp_path)) == ["likes", "größer"]
-
-
 def test_names_that_are_no_list_of_strings(tmp_path: Path) -> None:
+    assert entity_counts.read_relation_names(str(tmp_path)) is None
     for content in (b"", b"{}", b'["a", 1]', b'["a"', b'["\xff"]', rb'["\ud800"]', b"[" * 100_000):
         (tmp_path / "dynamic_rel_names.json").write_bytes(content)
         with pytest.raises(FormatError, match=r"dynamic_rel_names\.json: expected"):

@@ -23,6 +23,12 @@ from train.tables.vector_files import VectorFiles
 
 ONE = uuid.UUID(int=1)
 IDS = {
+    "é2": [pa.array(["é2".encode()], pa.binary(3))],
+    "-2": [
+        *(pa.array([-2], pa.int32()), pa.array([b"-2"], pa.binary())),
+        pa.array([Decimal(-2)], pa.decimal32(9, 0)),
+        pa.array([Decimal(-2)], pa.decimal128(38, 0)).dictionary_encode(),
+    ],
     "7": [
         *(pa.array([7], kind) for kind in (pa.int8(), pa.uint64())),
         *(pa.array([Decimal(7)], kind) for kind in (pa.decimal32(3, 0), pa.decimal128(38, 0))),
@@ -45,6 +51,18 @@ def test_texts_of_all_types() -> None:
     for kind in (pa.binary(), pa.binary(1)):
         with pytest.raises(pa.ArrowInvalid):
             strings_of(pa.array([b"\xff"], kind))
+
+
+@drawn(
+    st.lists(st.decimals(-(10**38) + 1, 10**38 - 1, places=0)),
+    st.lists(st.uuids() | st.none()),
+    st.integers(0, 5),
+)
+def test_whole_decimals_have_digits_and_uuids_their_usual_text(decimals, uuids, start):
+    found = strings_of(pa.array(decimals, pa.decimal128(38, 0)))
+    assert found.to_pylist() == [str(int(each)) for each in decimals]
+    found = strings_of(pa.array([each and each.bytes for each in uuids], pa.uuid())[start:])
+    assert found.to_pylist() == [each and str(each) for each in uuids[start:]]
 
 
 def test_files_of_users_have_ids_of_the_same_types(tmp_path: Path) -> None:

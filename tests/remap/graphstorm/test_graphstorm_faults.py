@@ -186,39 +186,36 @@ def test_predictions_that_do_not_fit(tree: Tree, refused: Refused) -> None:
         assert contents(tree.root) == before
 
 
+OWN = "--node-id-mapping {maps} --node-emb-dir {emb} "
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("flags", "message"),
     [
-        (["--frobnicate", "1"], "No such option: --frobnicate|No such option '--frobnicate'"),
-        (["--preserve-input", "yes"], "expected true or false, found 'yes'"),
-        (["--column-names", "id,x"], "expected old names among nid, pred, src_nid, dst_nid, emb, found id"),
-        (["--column-names", "nid"], "expected OLD,NEW"),
-        (["--column-names", "nid,emb"], "two columns are called the same"),
-        (["--output-delimiter", ";;"], "output_delimiter"),
-        (["--output-delimiter", "e"], "output_delimiter"),  # which numbers hold
-        (["--pred-etypes", "a,b"], r"--pred-etypes: expected .source type"),
-        (["--pred-ntypes", "user"], "they need --prediction-dir"),
-        (["--rank", "2", "--world-size", "2"], "expected a rank below --world-size"),
-        (["--conf", "x.yaml"], r"x\.yaml: cannot open"),
-        (["--set", "remap.batch_rows=3"], "cannot be used with GraphStorm's flags"),
-        (["--set", "cluster.worker_memry=3"], r"cluster\.worker_memry: unknown key"),
+        (OWN + "--frobnicate 1", "No such option: --frobnicate|No such option '--frobnicate'"),
+        (OWN + "--preserve-input yes", "expected true or false, found 'yes'"),
+        (OWN + "--column-names id,x", "expected old names among nid, pred, src_nid, dst_nid, emb, found id"),
+        (OWN + "--column-names nid", "expected OLD,NEW"),
+        (OWN + "--column-names nid,emb", "two columns are called the same"),
+        (OWN + "--output-delimiter ;;", "output_delimiter"),
+        (OWN + "--output-delimiter e", "output_delimiter"),  # which numbers hold
+        (OWN + "--pred-etypes a,b", r"--pred-etypes: expected .source type"),
+        (OWN + "--pred-ntypes user", "they need --prediction-dir"),
+        (OWN + "--rank 2 --world-size 2", "expected a rank below --world-size"),
+        (OWN + "--conf x.yaml", r"x\.yaml: cannot open"),
+        (OWN + "--set remap.batch_rows=3", "cannot be used with GraphStorm's flags"),
+        (OWN + "--set cluster.worker_memry=3", r"cluster\.worker_memry: unknown key"),
+        (OWN + "--output-dir {maps}/x", "x: it lies among the maps of --node-id-mapping"),
+        ("--node-id-mapping {maps}", "--node-emb-dir, --prediction-dir: expected at least one"),
+        ("--node-emb-dir {emb}", "node_id_mapping: missing"),
+        ("--node-id-mapping {maps} --node-emb-dir {emb}/absent", "there is no such folder"),
     ],
 )
-def test_flags_that_are_wrong(tree: Tree, refused: Refused, arguments: list[str], message: str) -> None:
+def test_flags_that_are_wrong(tree: Tree, refused: Refused, flags: str, message: str) -> None:
     write_tree(tree)
     before = contents(tree.root)
-    refused(message, *tree.arguments(*arguments))
+    refused(message, *flags.format(maps=tree.maps, emb=tree.emb).split())
     assert contents(tree.root) == before
-
-
-def test_no_folder_at_all(tree: Tree, refused: Refused) -> None:
-    for flags, message in (
-        (["--node-id-mapping", tree.maps], "--node-emb-dir, --prediction-dir: expected at least one"),
-        (["--node-emb-dir", tree.emb], "node_id_mapping: missing"),
-        (tree.arguments(), "there is no such folder"),
-        (tree.arguments("--output-dir", tree.maps / "x"), "x: it lies among the maps of --node-id-mapping"),
-    ):
-        refused(message, *flags)
 
 
 class KilledError(BaseException):
