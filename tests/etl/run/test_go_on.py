@@ -6,10 +6,10 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 from typing import Any
 
 import numpy as np
@@ -203,6 +203,24 @@ def stopped_before(step: str, client: Client, config: Config) -> None:
         job.run(config, client)
 
 
+@pytest.fixture(scope="module")
+def stopped(near_client: Client, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """`stopped(step)`: the folder of a run that has failed before a step, as it was then."""
+    root = tmp_path_factory.mktemp("stopped")
+    work = root / "work"
+
+    def restored(step: str) -> Path:
+        rmtree(work, ignore_errors=True)
+        if (root / step).exists():
+            return copytree(root / step, work)
+        work.mkdir()
+        stopped_before(step, near_client, graph_config(work))
+        copytree(work, root / step)
+        return work
+
+    return restored
+
+
 def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-1])
 
@@ -219,38 +237,35 @@ DAMAGES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("stopped", "file", "damage"), DAMAGES)
-def test_damaged_or_missing_files_are_made_again(near_client, tmp_path, undisturbed, stopped, file, damage):
-    stopped_before(stopped, near_client, graph_config(tmp_path))
-    found = sorted(each for each in tmp_path.rglob(file) if not re.search("/raw/|quarantine", str(each)))
+@pytest.mark.parametrize(("step", "file", "damage"), DAMAGES)
+def test_damaged_or_missing_files_are_made_again(near_client, stopped, undisturbed, step, file, damage):
+    root = stopped(step)
+    found = sorted(each for each in root.rglob(file) if not re.search("/raw/|quarantine", str(each)))
     damage(found[0])
     # what the damaged step was made from is gone too
-    assert "etl: encode" in go_on(tmp_path, near_client, undisturbed)
+    assert "etl: encode" in go_on(root, near_client, undisturbed)
 
 
-@pytest.mark.usefixtures("without_retries")
-def test_files_that_no_later_step_reads_are_deleted(near_client: Client, tmp_path: Path) -> None:
-    def left(stopped: str) -> set[str]:
-        stopped_before(stopped, near_client, graph_config(tmp_path))
-        work = next(tmp_path.rglob("files-*"))
-        return {path.name.split(".", 1)[-1] for path in work.iterdir() if path.name.startswith("0000")}
-
-    assert left("index") == {"ids", "codes.arrow"}
-    assert left("translate") == {"codes.arrow"}
-    assert left("merge") == {"edges.i32", "rhs_edges.i32"}
+def test_files_that_no_later_step_reads_are_deleted(stopped: Callable[[str], Path]) -> None:
+    for step, expected in (
+        ("index", {"ids", "codes.arrow"}),
+        ("translate", {"codes.arrow"}),
+        ("merge", {"edges.i32", "rhs_edges.i32"}),
+    ):
+        found = next(stopped(step).rglob("files-*")).glob("0000*")
+        assert {path.name.split(".", 1)[-1] for path in found} == expected
 
 
-def test_a_repeated_step_takes_back_those_after_it(near_client: Client, tmp_path: Path) -> None:
+def test_a_repeated_step_takes_back_those_after_it(near_client, stopped):
     """Their files are those of other chunks, where it is repeated with other workers."""
-    stopped_before("merge", near_client, graph_config(tmp_path))
-    next(tmp_path.rglob("*.rhs_edges.i32")).unlink()
-    stopped_before("index", near_client, graph_config(tmp_path))
-    assert finished_steps(tmp_path) == ["plan", "encode", "partitions"]
+    root = stopped("merge")
+    next(root.rglob("*.rhs_edges.i32")).unlink()
+    stopped_before("index", near_client, graph_config(root))
+    assert finished_steps(root) == ["plan", "encode", "partitions"]
 
 
-def test_work_goes_on_for_another_place_of_the_edges(near_client, tmp_path, undisturbed):
-    stopped_before("merge", near_client, graph_config(tmp_path))
-    config, to = graph_config(tmp_path), str(tmp_path / "other")
+def test_work_goes_on_for_another_place_of_the_edges(near_client, stopped, tmp_path, undisturbed):
+    config, to = graph_config(stopped("merge")), str(tmp_path / "other")
     elsewhere = {
         "edge_root": to,
         "edge_paths": tuple(f"{to}/{Path(path).name}" for path in config.edge_paths),
@@ -276,31 +291,31 @@ def test_the_log_says_why_a_run_starts_again_or_continues(near_client, tmp_path,
     assert hidden(tmp_path) == []
 
 
-def test_bad_input_removes_the_work(near_client: Client, tmp_path: Path) -> None:
-    stopped_before("translate", near_client, graph_config(tmp_path))
-    assert hidden(tmp_path)
+def test_bad_input_removes_the_work(near_client, stopped):
+    root = stopped("translate")
+    assert hidden(root)
     with pytest.raises(RawTableError, match="max_bad_fraction"):
-        job.run(graph_config(tmp_path, max_bad_fraction=0.01), near_client)
-    assert hidden(tmp_path) == []
+        job.run(graph_config(root, max_bad_fraction=0.01), near_client)
+    assert hidden(root) == []
 
 
 @pytest.mark.parametrize("result", ['[{"chunks": 3}]', "no JSON"])
-def test_a_journal_of_another_kind(near_client: Client, tmp_path: Path, result: str) -> None:
-    stopped_before("index", near_client, graph_config(tmp_path))
-    (encode,) = tmp_path.rglob("files-*/encode.json")
+def test_a_journal_of_another_kind(near_client, stopped, result):
+    root = stopped("index")
+    (encode,) = root.rglob("files-*/encode.json")
     step = EtlStep.model_validate_json(encode.read_text())
     encode.write_text(step.model_copy(update={"result": result}).sealed().model_dump_json())
     with pytest.raises(FormatError, match="start again, from nothing"):
-        job.run(graph_config(tmp_path), near_client)
-    assert hidden(tmp_path) == []
+        job.run(graph_config(root), near_client)
+    assert hidden(root) == []
 
 
 @pytest.mark.parametrize("token", ["../../../other", "0123456789abc"])
-def test_a_token_that_is_a_path(near_client: Client, tmp_path: Path, undisturbed: Any, token: str) -> None:
-    stopped_before("index", near_client, graph_config(tmp_path))
-    (journal,) = tmp_path.rglob("journal.json")
+def test_a_token_that_is_a_path(near_client, stopped, undisturbed, token):
+    root = stopped("index")
+    (journal,) = root.rglob("journal.json")
     journal.write_text(json.dumps(json.loads(journal.read_text()) | {"token": token}))
-    assert "etl: look at tables" in go_on(tmp_path, near_client, undisturbed)
+    assert "etl: look at tables" in go_on(root, near_client, undisturbed)
 
 
 TWICE = ["quarantine", ".codes.arrow", ".combined", ".rows.i32", "entity_count", ".edges.i32", "edges_1_0.h5"]

@@ -340,9 +340,9 @@ def test_lists_come_back(near_client, tmp_path, rows, num_partitions, tight):
 
 @pytest.mark.slow
 def test_the_same_bytes_whatever_the_cut(near_client: Client, tmp_path: Path, rng: Generator) -> None:
-    rows = [([f"f{n}" for n in rng.integers(0, 50, n % 5)], f"i{n % 70}") for n in range(150)]
+    rows = [([f"f{n}" for n in rng.integers(0, 50, n % 5)], f"i{n % 40}") for n in range(80)]
     made = []
-    tight = {"chunk_rows": 30, "merge_bytes": 500, "index_bytes": 500, "max_opens": 40}
+    tight = {"chunk_rows": 20, "merge_bytes": 500, "index_bytes": 500, "max_opens": 40}
     for memory in ({}, tight | {"spill_compression": "none"}):
         job.run(config_for(tmp_path, "out", rows, 2, holdout={"test": 0.3}, **memory), near_client)
         made.append(files_under(tmp_path / "out"))

@@ -40,7 +40,7 @@ def config_at(root: Path, day: int, pairs: Pairs, top: Any = None, **etl: Any) -
 
 @pytest.mark.slow
 @given(
-    days=st.lists(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=12), min_size=2, max_size=4),
+    days=st.lists(st.lists(st.tuples(IDS, IDS), min_size=1, max_size=12), min_size=2, max_size=3),
     tight=st.booleans(),
 )
 @settings(max_examples=6)
@@ -178,7 +178,7 @@ def expected(days: Sequence[set[str]], forget_after: int) -> dict[str, date | No
 )
 def test_days(near_client: Client, tmp_path: Path, shape: dict[str, Any], forget_after: int) -> None:
     """A window of two days moves by a day, and one id comes back."""
-    shape = {"weights": True, "splits": True, "forget": forget_after, "chunk_rows": 20} | shape
+    shape = {"weights": True, "splits": True, "forget": forget_after, "chunk_rows": 40} | shape
     users: list[set[str]] = []
     items: list[set[str]] = []
     write_parquet(tmp_path / "raw/listed/a.parquet", l=["u0", "lonely"])

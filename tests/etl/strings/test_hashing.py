@@ -84,7 +84,7 @@ def test_slots_lie_within_partitions(values: list[int], num_partitions: int, num
     assert scale(hashes, num_partitions).tolist() == [(v >> 32) * num_partitions >> 32 for v in values]
 
 
-NUM_IDS = 16_384
+NUM_IDS = 4_096
 NUM_BITS = 64
 M = 0xC6A4A7935BD1E995
 INVERSE = np.uint64(pow(M, -1, 1 << NUM_BITS))
@@ -130,7 +130,7 @@ def test_a_graph_of_ids_of_one_hash(near_client, tmp_path, ids, caplog, monkeypa
     made = {}
     for name, index_bytes in (("at once", 1 << 29), ("in passes", 20_000)):
         monkeypatch.setattr(index_shard, "MIN_PASS_BYTES", index_bytes)
-        shape: Any = {"entities": {"user": 2, "item": 1}, "chunk_rows": 4000, "index_bytes": index_bytes}
+        shape: Any = {"entities": {"user": 2, "item": 1}, "chunk_rows": 1000, "index_bytes": index_bytes}
         config = config_of(tmp_path / name, str(tmp_path / "raw"), **shape)
         caplog.clear()
         with caplog.at_level(logging.WARNING, "graphmill"):
@@ -141,7 +141,7 @@ def test_a_graph_of_ids_of_one_hash(near_client, tmp_path, ids, caplog, monkeypa
         crowded = [record.getMessage() for record in caplog.records if "is crowded" in record.getMessage()]
         partition = int(np.argmax(figures["num_entities"]["user"]))
         assert len(crowded) == 1
-        assert f"partition {partition} of user is crowded: 16" in crowded[0]
+        assert f"partition {partition} of user is crowded: 4" in crowded[0]
     assert made["at once"] == made["in passes"]
 
 

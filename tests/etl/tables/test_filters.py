@@ -118,13 +118,13 @@ def test_rare_dynamic_relations_have_no_number(near_client: Client, tmp_path: Pa
 
 @pytest.mark.slow
 def test_half_of_all_edges_have_one_id(near_client, tmp_path, rng, monkeypatch, caplog):
-    monkeypatch.setattr(figures, "UNEVEN_EDGES", figures.UNEVEN_EDGES // 4)
-    num_edges = 15_000
-    lhs = np.where(np.arange(num_edges) % 2, "hot", rng.integers(0, 2_200, num_edges).astype(str))
-    rhs = np.where(np.arange(num_edges) % 4 == 1, "hot", rng.integers(0, 2_200, num_edges).astype(str))
-    path = write_parquet(tmp_path / "t.parquet", 1_800, l=lhs.tolist(), t=rhs.tolist())
+    monkeypatch.setattr(figures, "UNEVEN_EDGES", figures.UNEVEN_EDGES // 10)
+    num_edges = 6_000
+    lhs = np.where(np.arange(num_edges) % 2, "hot", rng.integers(0, 900, num_edges).astype(str))
+    rhs = np.where(np.arange(num_edges) % 4 == 1, "hot", rng.integers(0, 900, num_edges).astype(str))
+    path = write_parquet(tmp_path / "t.parquet", 700, l=lhs.tolist(), t=rhs.tolist())
     made = []
-    for chunk_rows, tight in ((100_000, 1 << 29), (2_000, 10_000)):
+    for chunk_rows, tight in ((100_000, 1 << 29), (1_000, 10_000)):
         memory = {"index_bytes": tight, "merge_bytes": tight, "chunk_rows": chunk_rows}
         config = config_of(tmp_path / f"out{chunk_rows}", path, entities={"n": 4}, **memory)
         found = job.run(config, near_client)

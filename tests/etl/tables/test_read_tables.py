@@ -39,14 +39,19 @@ def rows_of_ranges(found: Iterable[FileRange], chunk_rows: int = 1000) -> list[t
     return [tuple(row.values()) for block in blocks for row in block.to_pylist()]
 
 
-def rows_of(table: TableConfig, uri: str, chunk_rows: int = 1000) -> list[tuple[Any, ...]]:
-    return rows_of_ranges(find_ranges(table, plain_file(uri), chunk_rows), chunk_rows)
+def cut(path: Path | str, chunk_rows: int, **entry: Any) -> list[FileRange]:
+    """Ranges of a file, as an entry of the configuration reads it."""
+    return find_ranges(table_of(path, **entry), plain_file(str(path)), chunk_rows)
 
 
-def table_of(path: Path | str, **settings: Any) -> TableConfig:
-    if not {"relation", "relation_column"} & set(settings):
-        settings["relation"] = "to"
-    return TableConfig(**{"path": str(path), "lhs": 0, "rhs": 1, **settings})
+def rows_of(path: Path | str, chunk_rows: int = 1000, **entry: Any) -> list[tuple[Any, ...]]:
+    return rows_of_ranges(cut(path, chunk_rows, **entry), chunk_rows)
+
+
+def table_of(path: Path | str, **entry: Any) -> TableConfig:
+    if not {"relation", "relation_column"} & set(entry):
+        entry["relation"] = "to"
+    return TableConfig(**{"path": str(path), "lhs": 0, "rhs": 1, **entry})
 
 
 def text(delimiter: str, header: bool = True) -> bytes:
@@ -72,11 +77,11 @@ def test_every_format_gives_the_same_rows(tmp_path: Path, name: str) -> None:
     by_name, by_number = NAMED, {"lhs": 0, "rhs": 2, "relation_column": 1, "weight": 3}
     expected = [("a", "x", "r", 1.0), ("b", "y", "s", 0.5), ("007", "z", "r", 20.0)]
     for columns, chunk_rows in ((by_name, 1), (by_number, 2), (by_name, 1000)):
-        assert rows_of(table_of(path, **columns), str(path), chunk_rows) == expected
+        assert rows_of(path, chunk_rows, **columns) == expected
     for column in ("nowhere", 4):
         message = rf"{name}: expected a column {column!r} \(rhs\).*'lhs', 'rel', 'rhs', 'w'"
         with pytest.raises(RawTableError, match=message):
-            rows_of(table_of(path, rhs=column), str(path))
+            rows_of(path, rhs=column)
 
 
 @pytest.mark.parametrize("text", [each for each in IDS if each != "700"])  # which no file has
@@ -84,8 +89,8 @@ def test_raw_ids_of_every_type(tmp_path: Path, text: str) -> None:
     path = str(tmp_path / "t.parquet")
     for ids, store_schema in itertools.product(IDS[text], (True, False)):
         pq.write_table(pa.table({"l": ids, "r": ids}), path, store_schema=store_schema)
-        assert rows_of(table_of(path), path) == [(text, text)]
-        (source,) = find_ranges(table_of(path), plain_file(path), 10)
+        assert rows_of(path) == [(text, text)]
+        (source,) = cut(path, 10)
         assert source.integer_columns == (("lhs", "rhs") if holds_whole_numbers(ids.type) else ())
 
 
@@ -99,9 +104,8 @@ def test_a_file_of_hive_with_transactions_is_refused(tmp_path: Path) -> None:
         "row": rows,
     }
     paorc.write_table(pa.table(changes), tmp_path / "bucket_00000.orc")
-    table = table_of(tmp_path / "bucket_00000.orc", lhs="row.u", rhs="row.i")
     with pytest.raises(RawTableError, match=r"bucket_00000\.orc: .*changes of rows .*with transactions"):
-        rows_of(table, str(tmp_path / "bucket_00000.orc"))
+        rows_of(tmp_path / "bucket_00000.orc", lhs="row.u", rhs="row.i")
 
 
 def test_blanks_that_pad_text_of_orc_are_no_part_of_it(tmp_path: Path) -> None:
@@ -114,10 +118,9 @@ def test_blanks_that_pad_text_of_orc_are_no_part_of_it(tmp_path: Path) -> None:
         at = [found.start() for found in re.finditer(re.escape(text_of), content)][number]
         content = content[:at] + bytes([8, 17, 32, 5]) + content[at + 4 :]
     path.write_bytes(content)
-    assert rows_of(table_of(path, lhs="n", rhs="r"), str(path))[0] == ("1", "x ")
+    assert rows_of(path, lhs="n", rhs="r")[0] == ("1", "x ")
     for lhs in ("l", "e.c"):
-        table = table_of(path, lhs=lhs, rhs="n")
-        blocks = read_blocks(find_ranges(table, plain_file(str(path)), 9)[0], 9, Rules(quarantines=True))
+        blocks = read_blocks(cut(path, 9, lhs=lhs, rhs="n")[0], 9, Rules(quarantines=True))
         assert [row["lhs"] for good, _ in blocks for row in good.to_pylist()] == ["ab", "日本", "abcde"]
 
 
@@ -126,14 +129,14 @@ def test_types_of_weights(tmp_path: Path) -> None:
     columns = [np.array([1, 2, 3]), np.array([1, 2, 3], np.float32), texts, pa.array(texts, pa.string_view())]
     path = write_parquet(tmp_path / "t.parquet", l=texts, r=texts, **dict(zip("wxyz", columns, strict=True)))
     for column in "wxyz":
-        assert [row[-1] for row in rows_of(table_of(path, weight=column), path)] == [1.0, 2.0, 3.0]
+        assert [row[-1] for row in rows_of(path, weight=column)] == [1.0, 2.0, 3.0]
 
 
 def test_long_ids_make_smaller_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("etl.tables.blocks.BLOCK_BYTES", 10_000)
     monkeypatch.setattr("etl.tables.blocks.BLOCK_ROWS", 16)
     path = write_parquet(tmp_path / "t.parquet", l=[f"{n:0500d}" for n in range(200)], r=["x"] * 200)
-    (source,) = find_ranges(table_of(path), plain_file(path), 1000)
+    (source,) = cut(path, 1000)
     sizes = [block.num_rows for block, _ in read_blocks(source, 1000, Rules())]
     assert sum(sizes) == 200
     assert max(sizes) <= 32
@@ -154,28 +157,28 @@ def test_values_that_are_missing_or_no_text(tmp_path: Path, column: str) -> None
         tsv.write_text("\n".join(["\t".join(columns), *lines]))
         for file in (path, str(tsv))[: 1 if value is None else 2]:
             with pytest.raises(RawTableError, match=rf"row 4322 .*column '{column}' .*{problem}"):
-                rows_of(table_of(file, **NAMED), file, 1500)
+                rows_of(file, 1500, **NAMED)
     for kind in (pa.string(), pa.large_string(), pa.string_view()):
         bad = pa.array([b"r", b"\xff", b"r"]).cast(pa.string(), safe=False).cast(kind)
         pq.write_table(pa.table({**COLUMNS, column: bad}), path)
         problem = "found 'r'" if column == "w" else "not UTF-8: b'.xff'"
         with pytest.raises(RawTableError, match=rf"column '{column}' .*{problem}"):
-            rows_of(table_of(path, **NAMED), path)
+            rows_of(path, **NAMED)
 
 
 def test_columns_that_are_ambiguous(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("id,id,x\na,b,c\n")
-    assert rows_of(table_of(path, lhs=0, rhs=1), str(path)) == [("a", "b")]
+    assert rows_of(path, lhs=0, rhs=1) == [("a", "b")]
     with pytest.raises(RawTableError, match="two columns of that name; name it by its number"):
-        rows_of(table_of(path, lhs="id", rhs="x"), str(path))
+        rows_of(path, lhs="id", rhs="x")
     with pytest.raises(RawTableError, match="are the same column"):
-        rows_of(table_of(path, lhs="x", rhs=2), str(path))
+        rows_of(path, lhs="x", rhs=2)
     pq.write_table(pa.table([["a"], ["b"]], names=["id", "id"]), tmp_path / "t.parquet")
     with pytest.raises(RawTableError, match="two columns are named 'id', and cannot be told apart"):
-        rows_of(table_of(tmp_path / "t.parquet", lhs=0, rhs=1), str(tmp_path / "t.parquet"))
+        rows_of(tmp_path / "t.parquet", lhs=0, rhs=1)
     with pytest.raises(RawTableError, match="two columns of that name; rename one"):  # no number helps there
-        rows_of(table_of(tmp_path / "t.parquet", lhs="id", rhs=1), str(tmp_path / "t.parquet"))
+        rows_of(tmp_path / "t.parquet", lhs="id", rhs=1)
 
 
 ENDS = {"lhs": "l", "rhs": "r"}
@@ -232,7 +235,7 @@ def test_bad_tables(tmp_path: Path, name: str, content: Any, entry: dict[str, An
     else:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(RawTableError, match=rf"{name}: (.*({message})|{message})"):
-        rows_of(table_of(path, **entry), str(path))
+        rows_of(path, **entry)
 
 
 def test_every_format_can_be_configured() -> None:
@@ -246,7 +249,7 @@ def test_a_bad_row_of_a_range_is_found_again(tmp_path: Path, monkeypatch: pytest
     path = tmp_path / "t.tsv"
     path.write_text("l\tr\n" + "a\tb\n" * 200 + "bad\t\n" + "a\tb\n" * 200)
     with pytest.raises(RawTableError, match=r"t\.tsv: row \d+ \(counted from byte \d+\), .*empty") as raised:
-        rows_of(table_of(path), str(path), 10)
+        rows_of(path, 10)
     row, byte = map(int, re.findall(r"row (\d+) \(counted from byte (\d+)\)", str(raised.value))[0])
     content = path.read_bytes()
     first_line = 0 if content[byte - 1 : byte] == b"\n" else 1
@@ -257,7 +260,7 @@ def test_orc_by_stripes(tmp_path: Path) -> None:
     path = str(tmp_path / "t.orc")
     ids = [f"{n:0200d}" for n in range(60_000)]
     paorc.write_table(pa.table({"l": ids, "r": ids}), path, stripe_size=1 << 20, compression="uncompressed")
-    found = find_ranges(table_of(path), plain_file(path), 1000)
+    found = cut(path, 1000)
     assert len(found) > 3
     assert rows_of_ranges(found) == [(each, each) for each in ids]
 

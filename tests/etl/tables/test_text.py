@@ -32,7 +32,7 @@ from graphmill.errors import RawTableError
 from graphmill.formats.raw_tables import rows as text_rows
 from graphmill.formats.raw_tables.rows import Fault, Syntax
 from tests.etl.graphs import write_table
-from tests.etl.tables.test_read_tables import rows_of, rows_of_ranges, table_of
+from tests.etl.tables.test_read_tables import cut, rows_of, rows_of_ranges, table_of
 from tests.pairs import pairs
 
 COMPRESS: dict[str, Callable[[bytes], bytes]] = {
@@ -49,14 +49,14 @@ UNQUOTED = "l\tr\né\tx\nü\ty\n"
 
 def read(path: Path, content: bytes, **settings: Any) -> list[tuple[Any, ...]]:
     path.write_bytes(content)
-    return rows_of(table_of(path, **settings), str(path))
+    return rows_of(path, **settings)
 
 
 def quarantined(path: Path, content: bytes, **settings: Any) -> tuple[list[Any], list[tuple[Any, ...]]]:
     """Rows, and row number, reason and text of the bad ones."""
     path.write_bytes(content)
     good, bad = [], []
-    for source in find_ranges(table_of(path, **settings), plain_file(str(path)), 1000):
+    for source in cut(path, 1000, **settings):
         for block, found in read_blocks(source, 1000, Rules(quarantines=True)):
             good += [tuple(row.values()) for row in block.to_pylist()]
             for rows in found:
@@ -96,7 +96,7 @@ def test_text_is_cut_where_any_byte_tells_a_line_end(tmp_path, settings, compres
     path = tmp_path / f"t.tsv{compression}"
     content = ("é\tr\n" + "é\tü\n" * 100).encode(settings.get("encoding", "utf-8"))
     path.write_bytes(COMPRESS[compression](content))
-    found = find_ranges(table_of(path, **settings), plain_file(str(path)), 5)
+    found = cut(path, 5, **settings)
     assert rows_of_ranges(found) == [("é", "ü")] * 100
     assert len(found) > 9 if is_cut else len(found) == 1
 
@@ -105,10 +105,11 @@ def test_text_is_cut_where_any_byte_tells_a_line_end(tmp_path, settings, compres
 @pytest.mark.parametrize("compression", COMPRESS)
 def test_rows_are_estimated(tmp_path: Path, rng: Generator, compression: str, row: str) -> None:
     path = tmp_path / f"t.csv{compression}"
-    content = "l,r\n" + "".join(row.format(*ids) for ids in rng.integers(0, 9999, (120_000, 2)).tolist())
+    num_rows = 120_000 if compression == ".bz2" else 30_000  # bz2 has blocks of 900 kB
+    content = "l,r\n" + "".join(row.format(*ids) for ids in rng.integers(0, 9999, (num_rows, 2)).tolist())
     path.write_bytes(COMPRESS[compression](content.encode()))
-    ranges = find_ranges(table_of(path), plain_file(str(path)), 1 << 20)
-    assert sum(part.num_rows for part in ranges) == pytest.approx(120_000, rel=0.15)
+    ranges = cut(path, 1 << 20)
+    assert sum(part.num_rows for part in ranges) == pytest.approx(num_rows, rel=0.15)
 
 
 def test_text_that_is_not_of_the_encoding(tmp_path: Path) -> None:
@@ -192,8 +193,7 @@ def test_lines_that_are_no_rows_do_not_gather_in_memory(tmp_path, name, line, re
     lines = [good, *(empty if n % 90 == 0 else good if n % 50 == 0 else line for n in range(2, 401))]
     (tmp_path / name).write_text("".join(f"{each}\n" for each in lines))
     columns = {} if name == "t.csv" else {"lhs": "f0", "rhs": "f1"}
-    table = table_of(tmp_path / name, header=False, **columns)
-    (source,) = find_ranges(table, plain_file(str(tmp_path / name)), 1000)
+    (source,) = cut(tmp_path / name, 1000, header=False, **columns)
     found = [
         [(int(row), rows.reason) for rows in bad for row in rows.rows]
         for _, bad in read_blocks(source, 1000, Rules(quarantines=True))
@@ -277,8 +277,8 @@ def test_quoted_text(
             path = folder / f"{number}.csv{compression}"
             write(path, writer, rows, form)
             columns = {"lhs": "l", "rhs": "r"} if header else {}
-            table = table_of(path, delimiter=sep, quoting=True, header=header, encoding=encoding, **columns)
-            found.update(rows_of_ranges(find_ranges(table, plain_file(str(path)), chunk_rows), chunk_rows))
+            options = {"delimiter": sep, "quoting": True, "header": header, "encoding": encoding} | columns
+            found.update(rows_of(path, chunk_rows, **options))
     assert found == Counter(row[:2] for rows in files for row in rows)
 
 
@@ -304,18 +304,8 @@ def test_plain_text(
         patch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
         patch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
         patch.setattr("etl.tables.ranges.MIN_BALANCED_BYTES", range_bytes)
-        found = find_ranges(table_of(path, header=header, encoding=encoding), plain_file(str(path)), 1)
+        found = cut(path, 1, header=header, encoding=encoding)
         assert rows_of_ranges(balanced(found, num_workers)) == [row[:2] for row in rows]
-
-
-@pytest.mark.parametrize("end", ["\r\n", "\n", "\r"])
-def test_no_byte_is_lost_at_any_border(tmp_path: Path, end: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line end in a quoted field, walked over by the border of the blocks that are read."""
-    content = f'l,r{end}"x\r\ny","""\r\n"{end}"x\ny","\r"{end}"x\ry","\n""\r\n"{end}'.encode()
-    expected = [("x\r\ny", '"\r\n'), ("x\ny", "\r"), ("x\ry", '\n"\r\n')]
-    for chunk_bytes in range(1, len(content) + 1):
-        monkeypatch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
-        assert read(tmp_path / "t.csv", content) == expected
 
 
 def pieces_of(content: bytes, chunk_bytes: int, syntax: Syntax) -> tuple[bytes, list[Fault]]:
@@ -452,7 +442,7 @@ def test_types_that_the_first_rows_tell(tmp_path: Path) -> None:
     for others in ({}, {"x": 1}):
         path.write_bytes(lines_of(row, row | others, {"x": "y"}))
         assert FORMATS["json"].read_head(str(path), table_of(path), 10).types == kinds
-    (source,) = find_ranges(table_of(path, lhs="i", rhs="t"), plain_file(str(path)), 10)
+    (source,) = cut(path, 10, lhs="i", rhs="t")
     assert source.integer_columns == ("lhs",)
 
 
@@ -536,7 +526,7 @@ def test_any_rows(tmp_path_factory, rows, range_bytes, chunk_bytes, end, is_nest
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_rows, "CHUNK_BYTES", chunk_bytes)
         patch.setattr(line_files, "MIN_RANGE_BYTES", range_bytes)
-        found = rows_of_ranges(find_ranges(table_of(path, **ends), plain_file(str(path)), 1))
+        found = rows_of_ranges(cut(path, 1, **ends))
     assert Counter(found) == Counter((str(lhs), str(rhs)) for lhs, rhs, *_ in rows)
 
 
@@ -555,21 +545,21 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_fields_of_structs(path: Path) -> None:
     uri = write_table(path, [*EVENTS, {"event": None, "at": 9}], 2)
     with pytest.raises(RawTableError, match=r"row 6 .*column 'event\.user' \(lhs\): null"):
-        rows_of(table_of(uri, lhs="event.user", rhs="at"), uri)
+        rows_of(uri, lhs="event.user", rhs="at")
     write_table(path, EVENTS, 2)
     expected = [(f"u{n}", str(n), "buys", n / 2) for n in range(1, 6)]
-    assert rows_of(table_of(uri, **PATHS), uri, 2) == expected
+    assert rows_of(uri, 2, **PATHS) == expected
     entities = EntityTableConfig(path=uri, type="item", id="event.item.id")
-    assert rows_of(entities, uri) == [(str(n),) for n in range(1, 6)]
+    assert rows_of_ranges(find_ranges(entities, plain_file(uri), 10)) == [(str(n),) for n in range(1, 6)]
     known = r"columns \['event\.user', 'event\.item\.id', 'event\.item\.tags', 'event\.kind', .*'at'\]"
     for missing in ("event.usr", "event.item", "at.user", "event.", ""):
         with pytest.raises(RawTableError, match=rf"expected a column '{missing}' \(lhs\), found {known}"):
-            rows_of(table_of(uri, lhs=missing, rhs="at"), uri)
+            rows_of(uri, lhs=missing, rhs="at")
 
 
 def test_a_column_with_a_dot_in_its_name_comes_first(path: Path) -> None:
     uri = write_table(path, [{"a.b": "column", "a": {"b": "field", "c": "c"}, "c.d": {"e": "deep"}}])
-    assert rows_of(table_of(uri, lhs="a.b", rhs="a.c"), uri) == [("column", "c")]
-    assert rows_of(table_of(uri, lhs="c.d.e", rhs="a.c"), uri) == [("deep", "c")]
+    assert rows_of(uri, lhs="a.b", rhs="a.c") == [("column", "c")]
+    assert rows_of(uri, lhs="c.d.e", rhs="a.c") == [("deep", "c")]
     write_table(path, [{"a.b": {"c": "column"}, "a": {"b": {"c": "field"}}, "x": "x"}])
-    assert rows_of(table_of(uri, lhs="a.b.c", rhs="x"), uri) == [("column", "x")]
+    assert rows_of(uri, lhs="a.b.c", rhs="x") == [("column", "x")]
