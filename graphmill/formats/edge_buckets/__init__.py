@@ -133,9 +133,7 @@ class BucketWriter:
         for side in Side:
             features, writer = edges.features(side), self._features.get(side)
             if (features is None) != (writer is None):
-                raise FormatError(
-                    f"{self.uri}: {side} features were announced and are missing, or not expected"
-                )
+                raise FormatError(f"{self.uri}: {side} features were announced and not given, or unexpected")
             if features is not None and writer is not None:
                 writer.append(features, len(edges), first_edge)
 

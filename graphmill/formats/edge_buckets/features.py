@@ -66,21 +66,23 @@ def features_name(side: Side) -> str:
 class FeaturesWriter:
     """Fills the two datasets of a featurized side from the front."""
 
-    def __init__(
-        self, hdf5: h5py.File, uri: str, side: Side, num_edges: int, num_features: int, dtype: npt.DTypeLike
-    ):
+    def __init__(self, hdf5: h5py.File, uri: str, side: Side, num_edges: int, num: int, dtype: npt.DTypeLike):
         self._uri, self._side = uri, side
         self._offsets = new_dataset(hdf5, offsets_name(side), (num_edges + 1,), np.int64)
-        dtypes = {features_name(side): dtype}
-        self.indices = DatasetWriter(hdf5, uri, num_features, dtypes, rows=f"{side} features")
+        self.indices = DatasetWriter(hdf5, uri, num, {features_name(side): dtype}, rows=f"{side} features")
 
     def append(self, features: Features, num_edges: int, first_edge: int) -> None:
         """Write the lists of `num_edges` edges, the first of them edge `first_edge` of the bucket."""
         if len(features.offsets) != num_edges + 1 or features.offsets[-1] != len(features.indices):
             raise FormatError(f"{self._uri}: {self._side} features: their offsets do not fit the edges")
-        name = features_name(self._side)
-        check_fits(features.indices, self.indices.datasets[name].dtype, name, self._uri)
-        self._offsets[first_edge : first_edge + num_edges + 1] = features.offsets + self.indices.num_written
+        ((name, data),) = self.indices.datasets.items()
+        check_fits(features.indices, data.dtype, name, self._uri)
+        if num_edges or len(self._offsets) == 1:  # HDF5 places what is written first: edges, then their lists
+            self._offsets[first_edge : first_edge + num_edges + 1] = (
+                features.offsets + self.indices.num_written
+            )
+            if not first_edge and len(data):
+                data[-1:] = 0
         self.indices.append({name: features.indices})
 
 

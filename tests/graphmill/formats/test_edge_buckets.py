@@ -8,7 +8,7 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -420,6 +420,32 @@ def test_features_that_are_wrong(tmp_path: Path, change: Callable[[h5py.File], N
 
     with pytest.raises(FormatError, match=rf"edges_1_2\.h5: .*{message}"):
         edge_buckets.read_bucket(foreign(tmp_path, featurized), BUCKET, takes_features=True)
+
+
+@given(
+    lists=st.lists(st.lists(st.integers(0, 9), max_size=2), min_size=1, max_size=8),
+    cuts=st.lists(st.integers(0, 7), max_size=3),
+)
+@example(lists=[[], [1], [2, 3]], cuts=[1])
+@example(lists=[[1]], cuts=[0])
+def test_bytes_of_features_do_not_depend_on_the_appends(tmp_path, lists, cuts):
+    """Nor does the place of a dataset, which HDF5 gives it at its first write."""
+
+    def edges(start: int, stop: int) -> Edges:
+        features = [
+            Features(np.cumsum([0, *map(len, part)]), np.array([*itertools.chain(*part)], int))
+            for part in (lists[start:stop], lists[::-1][start:stop])
+        ]
+        none = np.full(stop - start, -1)
+        return Edges(none, none * 0, none, None, *features)
+
+    num, num_features = len(lists), dict.fromkeys(Side, sum(map(len, lists)))
+    edge_buckets.write_bucket(str(tmp_path / "once"), BUCKET, edges(0, num))
+    bucket = edge_buckets.new_bucket(str(tmp_path / "parts"), BUCKET, num, num_features=num_features)
+    with bucket as writer:
+        for start, stop in itertools.pairwise([0, *sorted(min(cut, num) for cut in cuts), num]):
+            writer.append(edges(start, stop))
+    assert (tmp_path / "parts" / URI).read_bytes() == (tmp_path / "once" / URI).read_bytes()
 
 
 def test_empty_lists_come_back(tmp_path: Path) -> None:
