@@ -33,6 +33,7 @@ from tests.commands import Command
 from tests.contents import contents
 from tests.etl.graphs import config_of, write_parquet
 from tests.finished import copy_of
+from tests.forked import Forks
 from tests.train.graphs import USUAL
 from tests.waiting import wait_until
 from train import job as train_job
@@ -372,24 +373,20 @@ def config_at(home: Path) -> Config:
 
 
 @pytest.fixture(scope="module")
-def first() -> dict[str, Path]:
-    """Keeps the first finished run, which the tests copy."""
-    return {}
+def made(tmp_path_factory: pytest.TempPathFactory, forked: Forks) -> Path:
+    """A finished run in `run`, its tables in `raw`; a copy of both is in the folder `kept` beside it."""
+    made = tmp_path_factory.mktemp("made") / "home"
+    write_tables(made / "raw")
+    forked("graphmill", "pipeline", "--conf", conf(made))
+    copy_of(made, made.with_name("kept"))
+    return made
 
 
 @pytest.fixture
-def home(first: dict[str, Path], tmp_path_factory: Any, graphmill_command: Command) -> Path:
-    """A finished run in `run`, its tables in `raw`."""
-    if not first:
-        made = tmp_path_factory.mktemp("made") / "home"
-        write_tables(made / "raw")
-        assert graphmill_command("pipeline", "--conf", conf(made)) == 0
-        first["kept"] = made.parent / "kept"
-        first["made"] = made
-        shutil.copytree(made, first["kept"])
-    shutil.rmtree(first["made"])
-    shutil.copytree(first["kept"], first["made"])  # in its old place, as paths are absolute
-    return first["made"]
+def home(made: Path) -> Path:
+    """The run as it was made, in its old place, as paths are absolute."""
+    shutil.rmtree(made)
+    return copy_of(made.with_name("kept"), made)
 
 
 def ask(command: Command, home: Path) -> dict[str, int]:
