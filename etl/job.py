@@ -214,16 +214,17 @@ def _encode(
         return result[0]
 
     encoded = work.run_tasks(encode_ranges, tasks, "encode", keep=add)
+    files = sources.with_counts(plan, encoded)
     if settings.folders.quarantine is not None:
         uri = storage.absolute(quarantine_uri(config))
         try:
-            figures.check_bad_rows(sources.with_counts(plan, encoded), settings.etl.max_bad_fraction, uri)
+            figures.check_bad_rows(plan, files, settings.etl.max_bad_fraction, uri)
         except RawTableError:  # the user needs the bad rows to correct them
             claim.check()
             storage.delete_marker(uri)
             storage.replace_directory(settings.folders.quarantine, uri)
             raise
-    if not any(file.num_edges for file in sources.with_counts(plan, encoded)):
+    if not any(file.num_edges for file in files):
         raise RawTableError(
             "etl.tables: the tables hold no rows that become edges; a graph needs at least one"
         )

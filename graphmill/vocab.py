@@ -14,6 +14,7 @@ Partition = int
 
 TRAIN_SPLIT = "train"
 RECORD = "run.json"
+MAX_WEIGHT = 1e15  # of an edge and of a relation: Adagrad's sums of larger gradients leave float32
 
 
 class Side(StrEnum):

@@ -160,12 +160,11 @@ def _check_previous_edges(config: Config, etl: EtlConfig, root: str) -> None:
             "run, found none: the edges are numbers of those entities"
         )
     before = {storage.absolute(storage.join(root, split)).rstrip("/") for split in etl.splits()}
-    for split in etl.splits():
-        if storage.absolute(config.split_path(split)).rstrip("/") in before:
-            raise ConfigError(
-                f"etl.previous_edge_path: {root} is where this run's edges go; give it an `output` of its "
-                "own, and keep the earlier one"
-            )
+    if any(storage.absolute(config.split_path(split)).rstrip("/") in before for split in etl.splits()):
+        raise ConfigError(
+            f"etl.previous_edge_path: {root} is where this run's edges go; give it an `output` of its own, "
+            "and keep the earlier one"
+        )
     if not storage.list_dir(trained := storage.join(root, TRAIN_SPLIT)):
         raise ConfigError(
             f"etl.previous_edge_path: expected the folder `edges` of an earlier run, nothing is in {trained}"

@@ -34,8 +34,8 @@ MAX_RELATIONS = 100  # in run.json
 Count = TypeVar("Count")
 
 
-def check_bad_rows(files: Sequence[SourceFile], max_fraction: float, quarantine_uri: str) -> None:
-    """Warn of bad rows, and refuse tables with too many of them."""
+def check_bad_rows(plan: SourcePlan, files: Sequence[SourceFile], limit: float, uri: str) -> None:
+    """Warn of bad rows, and refuse tables with too many of them; those that are read are at the URI."""
     num_rows = sum(file.num_rows for file in files)
     by_reason = _by_reason(files)
     num_bad = sum(by_reason.values())
@@ -47,11 +47,11 @@ def check_bad_rows(files: Sequence[SourceFile], max_fraction: float, quarantine_
         more = f" and {len(unknown) - SHOWN_RELATIONS} more" if len(unknown) > SHOWN_RELATIONS else ""
         reasons += f"; most frequent unknown relations: {names}{more}"
     problem = f"{num_bad} of {num_rows} rows cannot become edges ({reasons})"
-    if num_bad > max_fraction * num_rows:
-        raise RawTableError(
-            f"{problem}, more than etl.max_bad_fraction {max_fraction:g} allows; they are in {quarantine_uri}"
-        )
-    log.warning("etl: %s; they go to %s", problem, quarantine_uri)
+    if num_kept := sum(sum(files[number].num_bad.values()) for number in plan.kept):
+        uri += f", but for {num_kept} in files that the earlier run has read"
+    if num_bad > limit * num_rows:
+        raise RawTableError(f"{problem}, more than etl.max_bad_fraction {limit:g} allows; they are in {uri}")
+    log.warning("etl: %s; they go to %s", problem, uri)
 
 
 def unknown_relations(files: Sequence[SourceFile]) -> dict[str, int]:

@@ -181,8 +181,7 @@ def _obstacle(config: Config, root: str, origins: Origins | None) -> str:
         return "min_entity_count and min_relation_count depend on all edges"
     if changes := fingerprints.changes(origins.settings, run_settings(config)):
         return f"settings have changed: {'; '.join(changes[:_SHOWN])}"
-    others = [split for split in etl.splits() if read_origins(storage.join(root, split)) != origins]
-    if others:
+    if others := [split for split in etl.splits() if read_origins(storage.join(root, split)) != origins]:
         return f"{root}: {others[0]} and {TRAIN_SPLIT} are of different runs"
     previous = etl.previous_entity_path or ""
     if content_of(previous) != origins.entities:

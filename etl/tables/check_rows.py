@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from graphmill.errors import RawTableError
 from graphmill.formats.raw_ids import holds_whole_numbers, may_be_ids, texts_of
+from graphmill.vocab import MAX_WEIGHT
 
 _FIRST_NOT_ASCII = 0x80
 WITHOUT_VIEWS = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
@@ -295,7 +296,7 @@ def _weights(column: pa.ChunkedArray, at: RangePosition) -> pa.ChunkedArray:
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise at.error("weight", f"expected numbers, found {column.type}") from error
     values = weights.to_numpy()
-    wrong_N = ~((values >= 0) & (values <= 1e15))  # Adagrad's sums of larger gradients leave float32
+    wrong_N = ~((values >= 0) & (values <= MAX_WEIGHT))
     if wrong_N.any():
         first = column[int(np.argmax(wrong_N))]
         _refuse("weight", wrong_N, "out of range", f"expected a value from 0 to 10^15, found {first}")

@@ -133,8 +133,8 @@ def _none_there(
         return NotFoundError(f"{missing[0]}: no file there to read rows from; {hint}")
     more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
     return NotFoundError(
-        f"{', '.join(missing[:10])}{more}: no file there to read rows from; write them, or set the table's "
-        "missing_paths: skip to go on without them"
+        f"{', '.join(missing[:10])}{more}: no file there to read rows from; write them; the table's "
+        "missing_paths: skip goes on without some of them, not without all"
     )
 
 

@@ -31,7 +31,7 @@ from graphmill.model import comparators
 from graphmill.vocab import Side
 
 BATCH_ROWS = 1 << 16
-_MAX_CLOSE = 10_000
+_MAX_CLOSE, _LONGEST = 10_000, 1000  # ids; letters of one, of which the search takes the square
 
 Score = Callable[[Floats], Floats]  # vectors [N, D] -> their scores for each query [N, Q]
 
@@ -44,7 +44,7 @@ def close_id(raw_id: str, batches: Iterable[pa.Array]) -> str:
     """
     size = len(raw_id)
     near_ids: list[str] = []
-    for ids in batches:
+    for ids in batches if size <= _LONGEST else ():
         near = ids.filter(pc.less_equal(pc.abs(pc.subtract(pc.utf8_length(ids), size)), 2))
         begins = [pc.starts_with(near, raw_id[:n], ignore_case=True) for n in (size // 3, size * 2 // 3)]
         ends = [pc.ends_with(near, raw_id[size - n :], ignore_case=True) for n in (size // 3, size * 2 // 3)]

@@ -35,7 +35,7 @@ from graphmill.config.values import (
 )
 from graphmill.model import registry
 from graphmill.model.operators import operator_of
-from graphmill.vocab import RECORD, TRAIN_SPLIT, Side
+from graphmill.vocab import MAX_WEIGHT, RECORD, TRAIN_SPLIT, Side
 
 
 class EntityConfig(Section):
@@ -59,7 +59,7 @@ class RelationConfig(Section):
     name: Fixed[RelationName] = Field(description="Name of the relation, as tables of edges have it.")
     lhs: Fixed[Name] = Field(description="Entity type of the left-hand side.")
     rhs: Fixed[Name] = Field(description="Entity type of the right-hand side.")
-    weight: Tunable[float] = Field(1.0, gt=0, le=1e15, description="Factor of the loss of its edges.")
+    weight: Tunable[float] = Field(1.0, gt=0, le=MAX_WEIGHT, description="Factor of the loss of its edges.")
     operator: Fixed[OperatorName] = Field(
         "none",
         description="Transformation of the right-hand side before scores are computed; or a plug-in. PBG "

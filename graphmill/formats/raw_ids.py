@@ -64,7 +64,11 @@ def strings_given(ids: Iterable[Any] | pa.Array, where: str) -> pa.Array:
         raise BadInputError(f"{where}: expected several, in a list or a column, found {ids!r}")
     try:
         if not isinstance(ids, pa.Array | pa.ChunkedArray):
-            ids = pa.array(ids if hasattr(ids, "__array__") else list(ids), from_pandas=True)
+            ids = ids if hasattr(ids, "__array__") else list(ids)
+            try:
+                ids = pa.array(ids, from_pandas=True)
+            except OverflowError:  # an integer of more than 64 bits
+                ids = pa.array(ids, pa.decimal256(76, 0), from_pandas=True)
         if may_be_ids(ids.type) or not len(ids):
             return strings_of(ids)
     except (ValueError, TypeError) as error:  # pyarrow's are among them

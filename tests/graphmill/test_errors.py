@@ -51,5 +51,6 @@ def test_an_id_among_very_many_takes_bounded_work() -> None:
     assert close_id("user_49999x", batches) == "; did you mean 'user_49999'?"
     assert next(batches, None) is not None  # the rest is not read
     assert close_id("Debian", iter([pa.array(["x", "DEBIAN", "debia"])])) == "; did you mean 'DEBIAN'?"
+    assert close_id("x" * 2000, iter([pa.array(["x" * 1999])])) == ""  # it takes the square of the length
     assert close_id("é", iter([pa.array(["e", None], pa.string())])) == ""
     assert close_id("", iter([ids[:10]])) == ""

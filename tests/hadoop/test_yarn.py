@@ -191,11 +191,7 @@ def test_every_signal_ends_the_application_from_which_other_users_are_kept_out(y
     stranger.open_to_all(tmp_path)
     (tmp_path / "sleeper.py").write_text(textwrap.dedent(SLEEPER))
     conf = conf_of(tmp_path)
-    ways = {
-        "ctrl-c": (signal.SIGINT, 130),
-        "sigterm": (signal.SIGTERM, 143),
-        "sigkill": (signal.SIGKILL, -9),
-    }
+    ways = {"ctrl-c": (signal.SIGINT, 130), "sigterm": (signal.SIGTERM, 143), "sigkill": (signal.SIGKILL, -9)}
     runs: dict[str, Fork] = {}
     for way in ways:
         words = arguments(way, "--conf", conf, "sleeper.py")

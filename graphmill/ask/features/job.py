@@ -127,11 +127,7 @@ def run(
 
 
 def _joining(
-    trained: TrainedRun,
-    request: FeaturesOptions,
-    table: TableToRead,
-    work: Work,
-    fold_ids_in: FoldIn | None,
+    trained: TrainedRun, request: FeaturesOptions, table: TableToRead, work: Work, fold_ids_in: FoldIn | None
 ) -> Joining:
     tables = read_tables(trained, list(dict.fromkeys(request.columns.values())), work.client)
     components = {name: components_of(request, entities, work.client) for name, entities in tables.items()}

@@ -82,8 +82,7 @@ def run(
     trained = check(config, request, to)
     if ignores_regularizer(config):
         log.warning("fold-in: solutions leave the regularizer %s out", config.regularizer)
-    of_solution = request.options.model_dump(exclude={"max_edges"})
-    asked = {**request.described, **of_solution, "max_edges": request.options.max_edges}
+    asked = {**request.described, **request.options.model_dump()}
     uris = [config.entity_path, config.checkpoint_path, *request.uris]
     made_from = {"fold_in": asked, "inputs": fingerprints.describe_inputs(uris)}
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from graphmill.ask.entities import Numbers
@@ -58,6 +59,14 @@ def parted(
     """
     rows = NewEdges(id_K, relation_K, is_rhs_K, known_K, np.empty((len(id_K), 0), np.float32), weight_K)
     return rows.take(known_K != NONE), rows.take((known_K == NONE) & (relation_K != NONE))
+
+
+def parted_rows(rows: pa.Table) -> tuple[pa.Array, NewEdges, NewEdges]:
+    """Part rows of `sorting.first_edges`; return their ids too, which ascend."""
+    encoded = rows["id"].combine_chunks().dictionary_encode()
+    columns = encoded.indices, rows["relation"], rows["is_rhs"], rows["known"]
+    id_K, relation_K, is_rhs_K, known_K = (np.asarray(column).astype(np.int64) for column in columns)
+    return encoded.dictionary, *parted(id_K, relation_K, is_rhs_K, known_K, rows["weight"].to_numpy())
 
 
 def side_of(is_rhs: int) -> Side:

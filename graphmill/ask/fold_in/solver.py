@@ -30,7 +30,7 @@ from torch import Tensor
 from graphmill.ask.entities import EntityTables, Numbers
 from graphmill.ask.fold_in.comparison import beaten_shares, chunks, loss_and_gradient
 from graphmill.ask.fold_in.frozen import FrozenModel
-from graphmill.ask.fold_in.new_edges import NewEdges, parted, side_of
+from graphmill.ask.fold_in.new_edges import NewEdges, parted_rows, side_of
 from graphmill.ask.fold_in.others import ROWS, OtherQueries, loss_as_others, other_queries
 from graphmill.ask.fold_in.settings import ignores_regularizer
 from graphmill.ask.fold_in.sorting import SCHEMA, Sorting, first_edges, read_batch
@@ -267,12 +267,7 @@ def solve_group(
 ) -> tuple[dict[str, int], Checksums]:
     """Write the vectors of one group; return counts of ids, of ids without edges, of edges, and checksums."""
     batches = [read_batch(sorting, uri, entity_type, group) for uri in sorted_uris]
-    rows = first_edges(pa.Table.from_batches(batches, SCHEMA), sorting.max_edges)
-    encoded = rows["id"].combine_chunks().dictionary_encode()  # in order: ids are sorted
-    ids, id_K = encoded.dictionary, encoded.indices.to_numpy().astype(np.int64)
-    relation_K, known_K = (rows[name].to_numpy().astype(np.int64) for name in ("relation", "known"))
-    is_rhs_K = rows["is_rhs"].to_numpy(zero_copy_only=False).astype(np.int64)
-    edges, mentions = parted(id_K, relation_K, is_rhs_K, known_K, rows["weight"].to_numpy())
+    ids, edges, mentions = parted_rows(first_edges(pa.Table.from_batches(batches, SCHEMA), sorting.max_edges))
     dimension = model.config.entity_dimension(entity_type)
     counts = np.bincount(edges.id_E, minlength=len(ids)).astype(np.int32)
     checksums: Checksums = {}
@@ -300,7 +295,7 @@ def solutions(
     solver = Solver(model, entity_type)
     dimension = model.config.entity_dimension(entity_type)
     for start, stop in _blocks(edges.id_E, num_ids, MOST_FLOATS // dimension):
-        some = _with_vectors(model, tables, edges.of_ids(start, stop), dimension)
+        some = with_vectors(model, tables, edges.of_ids(start, stop), dimension)
         solution = solver.solve(some, stop - start, mentions.of_ids(start, stop))
         where = f"{model.run.checkpoint_path}: vectors of new ids of {entity_type!r}"
         check_magnitude(solution.vectors_BD, where)
@@ -323,7 +318,7 @@ def _blocks(id_E: Numbers, num_ids: int, most_edges: int) -> Iterator[tuple[int,
         start = stop
 
 
-def _with_vectors(model: FrozenModel, tables: EntityTables, edges: NewEdges, dimension: int) -> NewEdges:
+def with_vectors(model: FrozenModel, tables: EntityTables, edges: NewEdges, dimension: int) -> NewEdges:
     """Add the vectors of the known ends."""
     keys, inverse = np.unique(edges.relation_E * 2 + edges.is_rhs_E, return_inverse=True)
     types = np.array([model.type_of(key // 2, side_of(key % 2).other) for key in keys.tolist()], object)

@@ -82,7 +82,7 @@ def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: s
         piece = pq.read_table(stream)
     counts = dict.fromkeys(COUNTS, 0)
     if entity_type is None:
-        rows = _of_edges(sorting, piece, counts)
+        rows = rows_of_edges(sorting, piece, counts)
     else:
         ids = piece["id"].combine_chunks()
         is_new = sorting.tables[entity_type].find(ids) == UNKNOWN
@@ -98,8 +98,8 @@ def sort_piece(sorting: Sorting, piece_uri: str, entity_type: str | None, uri: s
     return counts | {f"type:{name}": len(new_rows) for name, new_rows in rows.items() if len(new_rows)}
 
 
-def _of_edges(sorting: Sorting, piece: pa.Table, counts: dict[str, int]) -> dict[str, pa.Table]:
-    """Rows of the ids that the run does not know, by type."""
+def rows_of_edges(sorting: Sorting, piece: pa.Table, counts: dict[str, int]) -> dict[str, pa.Table]:
+    """Rows of the ids that the run does not know, by type; sets the counts of edges."""
     relation_E = piece["relation"].to_numpy()
     numbers = find_ends(sorting.config, sorting.tables, relation_E, piece)
     is_new = {side: numbers[side] == UNKNOWN for side in Side}

@@ -54,7 +54,7 @@ from graphmill.formats.hdf5 import FORMAT_VERSION, DatasetWriter, checked_datase
 from graphmill.formats.hdf5 import NewArray as NewArray
 from graphmill.storage import ChecksumManifest, Checksums
 from graphmill.storage.as_json import Int64
-from graphmill.vocab import Bucket, Side
+from graphmill.vocab import MAX_WEIGHT, Bucket, Side
 
 COLUMNS = ("lhs", "rel", "rhs")
 WEIGHT = "weight"
@@ -278,7 +278,7 @@ def read_bucket(
 
 def check_weights(weight: npt.NDArray[np.float32], uri: str, first_row: int, of: str = "") -> None:
     """Refuse weights beyond 10^15, as in tables; `of` says what they are, if not those of the file."""
-    if not (is_sound := np.abs(weight) <= 1e15).all():
+    if not (is_sound := np.abs(weight) <= MAX_WEIGHT).all():
         row = int(np.argmin(is_sound))
         found = f"{WEIGHT}[{first_row + row}]{of} is {weight[row]}"
         raise FormatError(f"{uri}: {found}; expected a number up to 10^15")

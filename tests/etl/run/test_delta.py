@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from distributed import Client
 from hypothesis import given, settings
@@ -127,9 +128,8 @@ def test_all_that_decides_rows_is_in_the_digest_of_a_file() -> None:
     tables = [table, *(table.model_copy(update={key: value}) for key, value in changes.items())]
     files = [{"values": {"b": "x"}}, {"filters": ((("a", "==", 1),),)}, {"deletes": (Deletes("delta", "x"),)}]
     files += [{"schema": pa.schema([])}, {"size_bytes": 2}, {"mtime_ns": 1}, {"checksum": "x"}]
-    all_files = [(0, "", each, file) for each in tables] + [
-        (0, "", table, replace(file, **each)) for each in files
-    ]
+    all_files = [(0, "", each, file) for each in tables]
+    all_files += [(0, "", table, replace(file, **each)) for each in files]
     digests = [source.digest for source in source_files(all_files)]
     assert len(set(digests)) == len(all_files)
     (moved,) = source_files([(0, "", table.model_copy(update={"path": ("y",)}), file)])
@@ -317,14 +317,24 @@ def test_moved_tables_are_told(near_client: Client, tmp_path: Path, caplog: pyte
     write_window(tmp_path, range(2))
     job.run(config_for(tmp_path, 0, "out0", {}, delta=False), near_client)
     (tmp_path / "raw").rename(tmp_path / "elsewhere")
-    moved = config_for(tmp_path, 1, "out1", {}, delta=True).model_copy(
-        update={"input": str(tmp_path / "elsewhere")}
-    )
-    figures = job.run(moved, near_client)
+    config = config_for(tmp_path, 1, "out1", {}, delta=True)
+    figures = job.run(config.model_copy(update={"input": str(tmp_path / "elsewhere")}), near_client)
     assert (figures["delta"]["files_kept"], figures["delta"]["files_gone"]) == (0, 3)
     assert "none of the 3 files" in caplog.text
     assert f"such as {tmp_path}/raw/first/day0.parquet" in caplog.text
     assert not list(tmp_path.rglob("removed_*"))
+
+
+def test_bad_rows_of_kept_files_are_not_in_the_quarantine(near_client, tmp_path, caplog):
+    write_files(tmp_path / "raw/second", {"z": [(0, "saw", 0, 0.5)]})
+    files = {"a": [(1, "saw", 1, 1.0), (1, "eats", 1, 1.0), (2, "eats", 1, 1.0)], "b": [(3, "eats", 3, 1.0)]}
+    for day in range(2):
+        write_files(tmp_path / "raw/first", dict(list(files.items())[: day + 1]))
+        config = config_for(tmp_path, day, f"out{day}", {}, delta=day > 0)
+        job.run(changed(config, {"on_bad_row": "quarantine", "max_bad_fraction": 1}), near_client)
+    assert [len(pq.read_table(tmp_path / f"out{day}/quarantine")) for day in range(2)] == [2, 1]
+    assert f"they go to {tmp_path}/out0/quarantine\n" in caplog.text
+    assert f"to {tmp_path}/out1/quarantine, but for 2 in files that the earlier run has read\n" in caplog.text
 
 
 TWO_DAYS = {"splits": True}

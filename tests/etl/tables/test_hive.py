@@ -339,7 +339,7 @@ def test_days_that_are_missing(tmp_path: Path) -> None:
     message = r"day=2/\*\.parquet, .*day=4/.*: no file there .*missing_paths: skip"
     for wrong, missing_paths, told in (
         (paths, "fail", message),
-        ([paths[1], paths[3]], "skip", "no file there to read rows from"),
+        ([paths[1], paths[3]], "skip", "missing_paths: skip .*, not without all$"),
         ([paths[1]], "fail", r"no file there to read rows from; correct the path$"),
         (["day=2"], "fail", r"relative paths start at input, which is not set$"),
     ):

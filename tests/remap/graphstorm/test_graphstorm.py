@@ -418,11 +418,7 @@ def test_any_map_is_looked_up_right(
         table.take(np.array([0, len(ids)]), "x", 6)
 
 
-@given(
-    texts=st.lists(st.text(max_size=20), max_size=50),
-    first=st.integers(0, 3),
-    is_compiled=st.booleans(),
-)
+@given(texts=st.lists(st.text(max_size=20), max_size=50), first=st.integers(0, 3), is_compiled=st.booleans())
 def test_what_comes_twice_is_found(texts: list[str], first: int, is_compiled: bool) -> None:
     ids = pa.array(["x"] * first + texts, pa.string())[first:]
     with pytest.MonkeyPatch.context() as patch:
