@@ -50,7 +50,7 @@ def open_input(uri: str) -> pa.NativeFile:
 
 def _check_regular(path: str, uri: str) -> None:
     try:
-        mode = Path(path).stat().st_mode
+        mode = os.stat(path).st_mode  # noqa: PTH116 (a Path takes four times as long)
     except NotADirectoryError as error:  # below a file there is none, as HDFS says
         raise FileNotFoundError(path) from error
     if stat.S_ISDIR(mode):

@@ -263,6 +263,13 @@ def test_what_has_no_content_has_no_card(folder: Path) -> None:
     assert "<tbody>\n</tbody>" not in text
     assert "Ids with most train edges" not in text
     assert json.loads(re.search(r'id="charts">(.*?)</script>', text, re.S)[1])
+    for most, is_log in ((50, False), (51, True)):
+        content["stages"]["etl"]["num_edges_by_relation"] = {"a": most, "b": 1}
+        (folder / "run.json").write_text(json.dumps(content))
+        sections = report.page_of(graphmill.open(str(folder))).sections
+        charts = [each for of in sections for each in of.blocks if isinstance(each, Chart)]
+        (chart,) = (each for each in charts if each.title == "Edges of each relation")
+        assert ("(log scale)" in to_json(chart.plot, "chart")) == is_log
 
 
 def test_people_who_miss_one_of_three_colours_tell_the_colours_apart() -> None:

@@ -145,6 +145,16 @@ def test_queries_of_matrices_are_made_in_small_parts(tmp_path: Path, monkeypatch
     monkeypatch.setattr(ranking, "MATRIX_BYTES", 3 * 4 * DIMENSION**2)
     assert evaluate.evaluate(world.config)["metrics"] == expected
     assert max(sizes) == 3
+    assert sum(size < 3 for size in sizes) <= len(Side)  # the last of a side, whatever the relation
+
+
+def test_candidates_of_older_configurations_have_no_effect(tmp_path, caplog):
+    caplog.set_level("INFO", "graphmill")
+    world = _small(tmp_path)
+    expected = evaluate.evaluate(world.config)["metrics"]
+    assert "no effect" not in caplog.text
+    assert evaluate.evaluate(_with(world, candidates=3))["metrics"] == expected
+    assert "evaluate.candidates has no effect" in caplog.text
 
 
 def test_a_chosen_version(tmp_path: Path) -> None:
