@@ -21,8 +21,8 @@ from tests.graphmill.ask.predict.world import World, write_edges, write_world
 COUNTS = {"user": [9, 4, 7], "item": [13]}
 STATIC: dict[str, Any] = {
     "relations": [
-        {"name": "bought", "lhs": "user", "rhs": "item"},
         {"name": "knows", "lhs": "user", "rhs": "user"},
+        {"name": "bought", "lhs": "user", "rhs": "item"},  # from where the one before ends
         {"name": "sold_by", "lhs": "item", "rhs": "user"},
     ],
 }
