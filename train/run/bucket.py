@@ -164,8 +164,8 @@ class BucketTrainer:
         self, removed: EdgeTensors, bucket: Bucket, iteration: Iteration, sides: Sequence[SideTables]
     ) -> None:
         generator = seeds.generator(self.config.seed, "removed", *iteration.place, *bucket)
-        self.removing.lr_scale = self._lr_scale(iteration, 1.0)
         for batch in batches.cut(self.removing.config, removed, generator, self.block_rows):
+            self.removing.lr_scale = self._lr_scale(iteration, 1.0)
             self.removing(batch, sides[batch.relation], generator)
 
     def _lr_scale(self, iteration: Iteration, share: float) -> float:
