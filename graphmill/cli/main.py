@@ -207,7 +207,10 @@ class ConvertInputOptions(LegacyOptions):
     )
 
 
-@command.command("convert-input", epilog="Example: graphmill convert-input new --entity-path e --format pbg")
+@command.command(
+    "convert-input",
+    epilog="Example: graphmill convert-input new --entity-path old --edge-path old/train --format pbg",
+)
 @click.argument("target_uri")
 @section_options(ConvertInputOptions)
 def convert_input(

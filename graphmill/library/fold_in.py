@@ -6,8 +6,8 @@ Shapes: N entities of a type, E edges, D dimension.
 """
 
 from collections.abc import Iterable
-from functools import cached_property
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -40,23 +40,22 @@ class FoldedId(NamedTuple):
     num_edges: int
 
 
+@dataclass(frozen=True, eq=False)
 class _Entities(EntityTable):
-    """A type whose raw ids and vectors are in memory, once they are asked for."""
+    """A type whose raw ids, by partition, and vectors are in memory."""
 
-    @cached_property
-    def ids(self) -> list[IdSearch]:
-        """Those of each partition."""
-        none = pa.array([], pa.string())
-        return [IdSearch(pa.concat_arrays([none, *iter_ids(self.trained, p, ID_ROWS)])) for p in self.parts]
+    ids: list[IdSearch]
+    vectors_ND: Floats
 
-    @cached_property
-    def vectors(self) -> Floats:
-        """Those of all partitions, [N, D]."""
-        vectors_ND = np.empty((self.num_entities, self.dimension), np.float32)
-        for partition, first in enumerate(self.first[:-1].tolist()):
-            for row, rows_ND in self.blocks(partition, ID_ROWS):
+    @classmethod
+    def read(cls, table: EntityTable) -> Self:
+        none, parts = pa.array([], pa.string()), table.parts
+        ids = [IdSearch(pa.concat_arrays([none, *iter_ids(table.trained, p, ID_ROWS)])) for p in parts]
+        vectors_ND = np.empty((table.num_entities, table.dimension), np.float32)
+        for partition, first in enumerate(table.first[:-1].tolist()):
+            for row, rows_ND in table.blocks(partition, ID_ROWS):
                 vectors_ND[first + row : first + row + len(rows_ND)] = rows_ND
-        return vectors_ND
+        return cls(table.trained, parts, ids, vectors_ND)
 
     def find(self, ids: pa.Array) -> Numbers:
         numbers = np.full(len(ids), UNKNOWN)
@@ -66,7 +65,7 @@ class _Entities(EntityTable):
         return numbers
 
     def gather(self, numbers: Numbers) -> Floats:
-        return self.vectors[numbers]
+        return self.vectors_ND[numbers]
 
 
 class FoldIn:
@@ -80,14 +79,12 @@ class FoldIn:
     """
 
     def __init__(self, config: Config, embedding_path: str, options: FoldInOptions | None = None) -> None:
-        version = config.remap.checkpoint_version
-        find_model(config, version, embedding_path)  # its vectors are used beside the published ones
-        trained = TrainedRun.with_ids(config, version)
+        find_model(config, config.remap.checkpoint_version, embedding_path)  # used beside published vectors
+        trained = TrainedRun.with_ids(config, config.remap.checkpoint_version)
         tables = read_tables(trained, solvable_types(config))
-        self._model: FrozenModel = read_model(trained, tables, options or FoldInOptions())
-        self._tables = {name: _Entities(trained, table.parts) for name, table in tables.items()}
+        self._tables = {name: _Entities.read(table) for name, table in tables.items()}
+        self._model: FrozenModel = read_model(trained, self._tables, options or FoldInOptions())
         self._sorting = Sorting(config, self._tables, 1, self._model.options.max_edges)
-        self._in_memory = [(table.ids, table.vectors) for table in self._tables.values()]
         self._solvers = {name: Solver(self._model, name, OF_CALL) for name in tables}
         self._numbers = {name: place for place, name in enumerate(self._model.run.relation_names)}
 
