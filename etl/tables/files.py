@@ -14,7 +14,7 @@ from etl.tables.lake.opened import snapshot_at
 from etl.tables.lake.snapshot import Snapshot
 from graphmill import storage
 from graphmill.config import Config
-from graphmill.config.sections.etl import EtlConfig, Filters, Table
+from graphmill.config.sections.etl import EtlConfig, Filters, Table, TableConfig
 from graphmill.errors import NotFoundError, RawTableError
 from graphmill.storage import checksums
 
@@ -94,11 +94,13 @@ def find_files(config: Config, table: Table, label: str = "") -> TableFiles:
         if not files:
             missing.append(root)
             waiting += at_work
-    if missing and (table.missing_paths == "fail" or not (plain_files or snapshots)):
+    skips = table.missing_paths == "skip"
+    may_be_empty = skips and isinstance(table, TableConfig) and table.removes
+    if missing and not (skips and (plain_files or snapshots or may_be_empty)):
         raise _none_there(config, table, missing, waiting)
     plain, twice = _without_links(plain_files)
     chosen = chosen_by_path(table.filters, plain)
-    if plain and not (chosen or snapshots):
+    if plain and not (chosen or snapshots or may_be_empty):
         raise RawTableError(
             f"{plain[0].uri}: by the columns in their paths, none of {len(plain)} files has rows that pass "
             f"{described(table.filters)}; correct the filters of the table"

@@ -92,11 +92,12 @@ def config_for(root: Path, day: int, name: str, shape: Mapping[str, Any], *, del
         etl["previous_edge_path"] = str(root / f"out{day - 1}/edges")
     dynamic = bool(shape.get("dynamic"))
     kinds = [("saw", "user", "item"), ("bought", "user", "shop")]
+    gone = {"path": "gone", "removes": True, "missing_paths": "skip"}
     return config_of(
         root / name,
         [
             {"path": "first"} | columns,
-            *([{"path": "gone", "removes": True} | columns] if shape.get("removes") else []),
+            *([gone | columns] if shape.get("removes") else []),
             {"path": "second", "split": "extra" if shape.get("splits") else "train"} | columns,
         ],
         entities={"user": shape.get("users", 2), "item": shape.get("items", 2), "shop": 1},
@@ -202,7 +203,7 @@ def test_the_same_bytes_as_anew(near_client, tmp_path_factory, days, shape):
     for day, (first, second, gone) in enumerate(days):
         write_files(root / "raw/first", {"y": [], **first})
         write_files(root / "raw/second", {"z": [(0, "saw", 0, 0.5), (0, "bought", 1, 2.0)], **second})
-        write_files(root / "raw/gone", {"x": [(11, "saw", 11, 1.0)], **gone})
+        write_files(root / "raw/gone", gone)
         check_day(root, day, shape, near_client)
 
 
@@ -265,6 +266,7 @@ def test_rows_take_out_equal_edges(near_client: Client, tmp_path: Path, drops: b
         {"x": first["a"][::2] + unknown},
         {"x": first["a"][::2] + unknown, "y": first["b"][::3]},
         {"y": first["b"][::3]},
+        {},
     ]
     for day, gone in enumerate(days):
         write_files(tmp_path / "raw/first", first)
