@@ -13,6 +13,7 @@ from etl.tables.formats import FORMATS, format_of
 from graphmill import storage
 from graphmill.config import Config
 from graphmill.config.sections.etl import EtlConfig, TableConfig
+from graphmill.display.readable import quoted
 from graphmill.errors import ConfigError
 from graphmill.vocab import TRAIN_SPLIT, Side
 
@@ -101,10 +102,10 @@ def warn_of_null_words(encoded: Iterable[Encoded]) -> None:
         for entity_type, words in group.null_words.items():
             by_type.setdefault(entity_type, set()).update(words)
     for entity_type, ids in sorted(by_type.items()):
-        shown = ", ".join(map(repr, sorted(ids)))
         log.warning(
-            f"etl: entities.{entity_type}: ids that other systems write for null: {shown}; if they stand for "
-            "nothing, leave their rows out: filters: [[COLUMN, not in, [WORD]]]; in text, null_values: [WORD]"
+            f"etl: entities.{entity_type}: ids that other systems write for null: {quoted(sorted(ids))}; "
+            "if they stand for nothing, leave their rows out: filters: [[COLUMN, not in, [WORD]]]; in text, "
+            "null_values: [WORD]"
         )
 
 

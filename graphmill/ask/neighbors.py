@@ -24,6 +24,7 @@ from graphmill.ask.run import TrainedRun, find_model
 from graphmill.ask.scan import TopK
 from graphmill.checkpoints import Floats
 from graphmill.config import Config
+from graphmill.display.readable import shortened
 from graphmill.errors import ConfigError, FormatError, NotFoundError, closest, suggestion
 from graphmill.formats.parquet import are_vectors, files_at, iter_columns, open_parquet
 from graphmill.formats.raw_ids import is_text
@@ -191,7 +192,8 @@ def _find_id(
             ]
             return name, found[-1]
     close = close_id(raw_id, (ids for name in searched for table in tables[name] for ids in table.iter_ids()))
-    raise NotFoundError(f"--id {raw_id}: there is no such id among {', '.join(searched)}{close}")
+    among = ", ".join(searched)
+    raise NotFoundError(f"--id {shortened(raw_id, 80)}: there is no such id among {among}{close}")
 
 
 def neighbors(folder: str, raw_id: str, k: int, entity_type: str | None = None) -> tuple[str, list[Neighbor]]:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from graphmill import storage
+from graphmill.display.readable import quoted
 from graphmill.errors import ConfigError, FormatError, NotFoundError
 from graphmill.formats.parquet import files_at, iter_columns, open_parquet
 from graphmill.formats.raw_ids import is_text
@@ -104,8 +105,7 @@ class Unpaired:
         self.examples += ids[: max(0, _NUM_EXAMPLES - len(self.examples))].to_pylist()
 
     def __str__(self) -> str:
-        shown = ", ".join(map(repr, self.examples))
-        return f"{self.num} ({shown}{', ...' if self.num > len(self.examples) else ''})"
+        return f"{self.num} ({quoted(self.examples)}{', ...' if self.num > len(self.examples) else ''})"
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Numbers, sizes and durations as text for people."""
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
@@ -46,3 +47,8 @@ def moment(seconds: float) -> str:
 def shortened(text: str, length: int = 24) -> str:
     """Return the text, or its beginning with an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def quoted(values: Iterable[Any]) -> str:
+    """Return values that users give as Python writes them, each shortened."""
+    return ", ".join(shortened(repr(value), 80) for value in values)

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphmill.display.readable import quoted
 from graphmill.errors import BadInputError
 
 _HEX = np.frombuffer(b"".join(b"%02x" % byte for byte in range(256)), np.uint16)
@@ -61,7 +62,7 @@ def strings_of(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
 def strings_given(ids: Iterable[Any] | pa.Array, where: str) -> pa.Array:
     """Return ids that a call in Python gives, as strings; `where` begins the message about other values."""
     if isinstance(ids, str | bytes) or not isinstance(ids, Iterable) or getattr(ids, "ndim", 1) != 1:
-        raise BadInputError(f"{where}: expected several, in a list or a column, found {ids!r}")
+        raise BadInputError(f"{where}: expected several, in a list or a column, found {quoted([ids])}")
     try:
         if not isinstance(ids, pa.Array | pa.ChunkedArray):
             ids = ids if hasattr(ids, "__array__") else list(ids)

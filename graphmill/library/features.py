@@ -14,6 +14,7 @@ from graphmill.ask.entities import Numbers
 from graphmill.ask.features.joined import MOST_SIMILAR, Form, Similar
 from graphmill.ask.principal import Components, moments_of
 from graphmill.checkpoints import Floats
+from graphmill.display.readable import quoted
 from graphmill.errors import BadInputError
 from graphmill.formats.raw_ids import strings_given
 
@@ -95,11 +96,9 @@ def _moments(run: VectorsByType, entity_type: str) -> Any:
 def _similar(run: VectorsByType, entity_type: str, ids: Sequence[Any]) -> Similar:
     names = strings_given(ids, "similar_to").unique().to_pylist()
     if not 1 <= len(names) <= MOST_SIMILAR:
-        raise BadInputError(f"similar_to: expected a list of 1 to {MOST_SIMILAR} ids, found {ids!r}"[:200])
+        raise BadInputError(f"similar_to: expected a list of 1 to {MOST_SIMILAR} ids, found {quoted([ids])}")
     vectors = run.find(entity_type, names)
     if unknown := [name for name in names if name not in vectors]:
-        shown = ", ".join(map(repr, unknown[:5]))
-        raise BadInputError(
-            f"similar_to: expected ids of {entity_type!r}, found {len(unknown)} others: {shown}"
-        )
+        found = f"{len(unknown)} others: {quoted(unknown[:5])}"
+        raise BadInputError(f"similar_to: expected ids of {entity_type!r}, found {found}")
     return Similar(names, np.stack([vectors[name] for name in names]))

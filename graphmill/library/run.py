@@ -18,6 +18,7 @@ from graphmill.ask.neighbors import Neighbor, by_cosine, close_id, nearest
 from graphmill.checkpoints import Floats
 from graphmill.config import no_run, place_now
 from graphmill.config.yaml_text import as_yaml
+from graphmill.display.readable import quoted
 from graphmill.errors import BadInputError, NotFoundError, optional, suggestion
 from graphmill.formats import remapped
 from graphmill.formats.raw_ids import strings_given
@@ -149,7 +150,8 @@ class Run:
         With `max_rows`, the first rows only, evenly from all partitions.
         """
         parts = self._parts_of(entity_type)
-        most = sys.maxsize if max_rows is None else max_rows
+        most = sys.maxsize if max_rows is None else _at_least(0, "max_rows", max_rows)
+        _at_least(1, "batch_rows", batch_rows)
         for part in parts:
             left = most * (part + 1) // len(parts) - most * part // len(parts)
             rows = max(1, min(left, batch_rows))
@@ -169,7 +171,7 @@ class Run:
         if not vectors:
             close = close_id(str(raw_id), (ids for ids, _ in self.iter_vectors(entity_type)))
             raise NotFoundError(
-                f"{raw_id!r}: there is no {entity_type} of that id among "
+                f"{quoted([raw_id])}: there is no {entity_type} of that id among "
                 f"{self.num_entities[entity_type]:,}{close}"
             )
         return next(iter(vectors.values()))
@@ -195,8 +197,7 @@ class Run:
             NotFoundError: the type has no such id.
             BadInputError: the two types' embeddings have different lengths, or k is not positive.
         """
-        if k < 1:
-            raise BadInputError(f"k: expected 1 or more, found {k}")
+        _at_least(1, "k", k)
         among = among or entity_type
         if self.dimension(among) != self.dimension(entity_type):
             raise BadInputError(
@@ -273,9 +274,15 @@ class Run:
         if entity_type not in self._num_parts:
             raise NotFoundError(
                 f"{self.embedding_path}: there are no embeddings of the type {entity_type!r}; "
-                f"{suggestion(entity_type, self._num_parts, 'types:')}"
+                f"{suggestion(str(entity_type), self._num_parts, 'types:')}"
             )
         return range(self._num_parts[entity_type])
+
+
+def _at_least(least: int, name: str, value: int) -> int:
+    if value < least:
+        raise BadInputError(f"{name}: expected {least} or more, found {value}")
+    return value
 
 
 def _read_pandas(embedding_path: str, entity_type: str, partition: int) -> "pd.DataFrame":

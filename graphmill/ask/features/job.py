@@ -36,6 +36,7 @@ from graphmill.ask.principal import Components, Moments, moments_of_partition
 from graphmill.ask.run import TrainedRun
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
+from graphmill.display.readable import quoted
 from graphmill.errors import ConfigError
 from graphmill.formats import remapped
 from graphmill.run import fingerprints
@@ -210,7 +211,7 @@ def _check_ids(column: str, counts: Mapping[str, Any]) -> None:
     num_with_vector, num_missing = counts["num_found"] + counts["num_folded_in"], counts["num_missing"]
     if not num_missing:
         return
-    shown = ", ".join(map(repr, counts["missing"]))
+    shown = quoted(counts["missing"])
     if not num_with_vector:
         raise ConfigError(
             f"--column {column}: expected ids of {counts['type']!r}, found none of them in {num_missing:,} "
@@ -274,10 +275,8 @@ def similar_of(request: FeaturesOptions, table: EntityTable, client: Client) -> 
         raise ConfigError(f"--similar-to {uri}: expected 1 to {MOST_SIMILAR} ids, found {count}")
     unknown = [name for name, number in zip(ids, numbers.tolist(), strict=True) if number == UNKNOWN]
     if unknown:
-        shown = ", ".join(map(repr, unknown[:_SHOWN]))
-        raise ConfigError(
-            f"--similar-to {uri}: expected ids of {table.entity_type!r}, found {len(unknown)} others: {shown}"
-        )
+        found = f"{len(unknown)} others: {quoted(unknown[:_SHOWN])}"
+        raise ConfigError(f"--similar-to {uri}: expected ids of {table.entity_type!r}, found {found}")
     return Similar(ids, vectors_QD)
 
 

@@ -37,6 +37,7 @@ from graphmill.checkpoints import Floats
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
 from graphmill.display import progress
+from graphmill.display.readable import quoted
 from graphmill.errors import ConfigError, FormatError
 from graphmill.run import fingerprints
 from graphmill.run.lock import NO_CLAIM, Claim
@@ -218,7 +219,7 @@ def _find(asked: search.Asked, ids_uri: str, work: Work) -> tuple[list[IdChunk],
     num_ids, num_unknown = (sum(piece[key] for piece in searched) for key in ("num_ids", "num_unknown"))
     shown = [name for piece in searched for name in piece["unknown"]][:_SHOWN]
     kind = asked.queries.entity_type
-    named = ", ".join(map(repr, shown)) + (", ..." if num_unknown > len(shown) else "")
+    named = quoted(shown) + (", ..." if num_unknown > len(shown) else "")
     if num_unknown == num_ids:
         like = f", such as {named}" if shown else ""
         found = f"{num_ids} others{like}" if num_ids else "none"

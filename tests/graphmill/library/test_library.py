@@ -101,10 +101,15 @@ def test_the_first_rows_come_from_every_partition(output: Path, world: World) ->
 
 def test_missing_types_and_ids_are_refused(output: Path, world: World) -> None:
     world.publish(world.config.embedding_path, {"item": world.vectors["item"][:, :4]})
-    run, user = graphmill.open(str(output)), world.name("user", 1)
+    run, user, long = graphmill.open(str(output)), world.name("user", 1), "x" * 1_000_000
     for error, message, ask in (
         (NotFoundError, "'shop'; types: user, item", lambda: run.embeddings("shop")),
         (NotFoundError, "'shop'; types: user, item", lambda: run.features("shop", [user])),
+        (NotFoundError, "None; types: user, item", lambda: run.vector(None, user)),
+        (BadInputError, "batch_rows: expected 1 or more, found 0", lambda: next(run.iter_vectors("user", 0))),
+        (BadInputError, "max_rows: expected 0 or more, found -1", lambda: run.vectors("user", max_rows=-1)),
+        (NotFoundError, "^'x{78}…: there is no user", lambda: run.vector("user", long)),
+        (BadInputError, "ids: expected several, .*, found 'x{78}…$", lambda: run.find("user", long)),
         (NotFoundError, "None: there is no user of that id among 16$", lambda: run.vector("user", None)),
         (NotFoundError, "'': there is no user of that id among 16$", lambda: run.vector("user", "")),
         (BadInputError, "ids: expected several", lambda: run.find("user", user)),
