@@ -17,7 +17,7 @@ from graphmill.display import terminal
 def check(conf: str | None, overrides: tuple[str, ...], master: str | None, day: datetime | None) -> None:
     """Check a configuration; print what a run would take.
 
-    The tables are looked at, and nothing is started.
+    The tables are looked at, outputs can be written, and nothing is started.
     """
     from graphmill.cli.session import show_plan
     from graphmill.cli.stages import stages_of

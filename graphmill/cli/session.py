@@ -20,7 +20,7 @@ from graphmill.monitoring import server as metrics
 from graphmill.run import lock, record
 from graphmill.run.auto_values import resolve_auto_values, with_sizes
 from graphmill.run.job import GraphSize, Stage
-from graphmill.run.output_checks import check_outputs, check_storage
+from graphmill.run.output_checks import check_outputs, check_storage, check_writable
 from graphmill.run.reading import summary, verdict
 from graphmill.run.record import recorded_stage
 from graphmill.vocab import RECORD, TRAIN_SPLIT
@@ -166,6 +166,7 @@ def show_plan(settings: Config, stages: Sequence[Stage], master: str | None) -> 
     for stage in stages:
         stage.job.check(settings, coming)
     check_outputs(settings, stages, table_roots(settings))
+    check_writable(settings, stages)
     size = _finished_size(settings)
     rows = dict(asked_of_yarn(master, options))
     for stage in stages:

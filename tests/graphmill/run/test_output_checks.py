@@ -97,6 +97,27 @@ def test_an_output_that_no_stage_can_write_is_refused(folder, submit, key, place
     assert tree(folder) == before
 
 
+def test_a_plan_tells_that_the_output_cannot_be_made(folder: Path, submit: Submit) -> None:
+    """What takes files is left as it was."""
+    write_conf(folder, "day.csv", input="tables")
+    before = tree(folder)
+    for key, place in ((key, place) for key in PLACES for place in ("/proc/none/out", "c.yaml/out")):
+        said = submit("pipeline.py", "--conf=c.yaml", f"--set={key}={place}", "--dry-run")
+        assert said.code == 2, said
+        assert re.search(f"{place}[^:]*: an output that cannot be made: ", said.err)
+    assert submit("pipeline.py", "--conf=c.yaml", "--set=output=tables/new/out", "--dry-run").code == 0
+    assert tree(folder) == before
+
+
+@pytest.mark.hdfs
+def test_an_output_on_hdfs_that_cannot_be_made(hdfs_uri: str) -> None:
+    storage.write_text(f"{hdfs_uri}/file", "")
+    output_checks.check_writable(settings(f"{hdfs_uri}/new/out"), ALL)
+    with pytest.raises(PathError, match="/file/out: an output that cannot be made: "):
+        output_checks.check_writable(settings(f"{hdfs_uri}/file/out"), ALL)
+    assert [storage.name(entry.uri) for entry in storage.list_dir(hdfs_uri, hidden=True)] == ["file"]
+
+
 def test_a_result_that_no_command_can_write_is_refused(tmp_path: Path) -> None:
     for place in STORES:
         with pytest.raises(PathError, match=NO_PLACE):
