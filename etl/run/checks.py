@@ -81,12 +81,12 @@ def warn_of_left_out(inputs: Sequence[TableFiles]) -> None:
     """Warn of paths without files, unfinished files and duplicate names, which the run skips."""
     for of_table in inputs:
         for paths, reason in (
-            (of_table.missing, "paths have no files, and are skipped"),
-            (of_table.unfinished, "files or folders are left out: writers are at work on them"),
-            (of_table.twice, "links are left out: their files are there under other names"),
+            (of_table.missing, "paths without files are skipped"),
+            (of_table.unfinished, "files and folders that writers are at work on are left out"),
+            (of_table.twice, "links to files that are there under other names are left out"),
         ):
             if paths:
-                log.warning(f"etl: {of_table.label}: {len(paths)} {reason}: {', '.join(paths[:10])}")
+                log.warning(f"etl: {of_table.label}: {reason} ({len(paths)}): {', '.join(paths[:10])}")
 
 
 def warn_of_empty(labels: Collection[str]) -> None:

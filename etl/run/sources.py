@@ -215,8 +215,8 @@ def log_delta(plan: SourcePlan) -> None:
     """Log what the run reuses of the earlier run, or why it reuses nothing."""
     if plan.earlier is not None:
         log.info(
-            f"etl: {len(plan.kept)} files are in {plan.earlier.edge_root} already, "
-            f"{len(plan.added or [])} are read, {len(plan.gone)} are gone"
+            f"etl: files that are in {plan.earlier.edge_root} already: {len(plan.kept)}; "
+            f"read: {len(plan.added or [])}; gone: {len(plan.gone)}"
         )
         if plan.gone and not plan.kept:
             log.warning(

@@ -104,7 +104,7 @@ def prepare(client: Client, kind: Kind, py_files: Iterable[str]) -> None:
     slow = [place for place, answer in answers.items() if answer["environment"] != ENVIRONMENT]
     if slow:
         wanted = " ".join(f"{key}={value}" for key, value in ENVIRONMENT.items())
-        text = "cluster: %d workers (%s, ...) are slower than they could be; start them with %s"
+        text = "cluster: workers that are slower than they could be: %d (%s, ...); start them with %s"
         log.warning(text, len(slow), slow[0], wanted)
 
 

@@ -235,7 +235,7 @@ class Containers:
         return not last.was_complete and not last.ended and waited_s < self.settings.start_timeout_s
 
     def _replace(self, num_missing: int) -> None:
-        text = "yarn: %d of %d workers are missing, asking for others; %s"
+        text = "yarn: workers that are missing: %d of %d; asking for others; %s"
         log.warning(text, num_missing, self.settings.num_workers, self._applications[-1].diagnosis())
         self._submit(num_missing)
         if missing := self._events.missing(self._ending):

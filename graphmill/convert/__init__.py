@@ -126,7 +126,7 @@ def _write_raw_ids(source: Checkpoint, id_maps: checkpoints.IdMaps, folder: str,
 def described(checkpoint: Checkpoint) -> str:
     """The version, and the rows of each entity type, as text."""
     tables = [
-        f"{name}: {sum(counts)} rows of {checkpoint.dimensions[name]} in {len(counts)} partition(s)"
+        f"{name}: {sum(counts)} rows of {checkpoint.dimensions[name]}, partitions: {len(counts)}"
         for name, counts in checkpoint.counts.items()
     ]
     version = f"version {checkpoint.version}, " if checkpoint.version else ""

@@ -79,11 +79,8 @@ class WorkerPool:
         client.subscribe_topic(self.topic, lambda event: self._inbox.put(event[1]))
         num_present = len(cluster.worker_addresses(client))
         if num_present < self._num_workers:
-            log.info(
-                "training: %d workers are there, train.num_workers asks for %d",
-                num_present,
-                self._num_workers,
-            )
+            asked = self._num_workers
+            log.info("training: workers: %d; train.num_workers asks for %d", num_present, asked)
 
     def send(self, task: WorkerTask, kind: str, **content: Any) -> None:
         """Send a task a message."""

@@ -103,10 +103,9 @@ def told(config: Config) -> list[str]:
         kept = entry["num_of_init_path"]
         share = entry.get("explained_variance")
         lines.append(
-            f"{entry['num_taken']:,} ids of {name!r} take a vector of {entry['num_vectors']:,} "
-            f"(length {entry['length']}){f', {kept:,} keep the rows of init_path' if kept else ''}; "
-            f"{entry['num_drawn']:,} are without one, "
-            f"{entry['num_not_in_graph']:,} vectors are not in the graph"
+            f"{name!r}: ids that take a vector: {entry['num_taken']:,} (of {entry['num_vectors']:,}, "
+            f"length {entry['length']}); {f'that keep rows of init_path: {kept:,}; ' if kept else ''}"
+            f"without one: {entry['num_drawn']:,}; vectors not in the graph: {entry['num_not_in_graph']:,}"
             + ("" if share is None else f"; their principal components explain {share:.1%} of the variance")
         )
     return lines
@@ -213,7 +212,7 @@ class _Maker:
             log.warning(message)
         elif self.is_frozen and (num_drawn := num_ids - self.num_known):
             log.warning(
-                "%s: %d of %d ids have no vector and keep a random one, as train.freeze says",
+                "%s: ids without a vector keep a random one, as train.freeze says: %d of %d",
                 key,
                 num_drawn,
                 num_ids,

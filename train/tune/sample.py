@@ -58,7 +58,7 @@ def write_sample(
     graph = _Graph(config, buckets)
     edges = graph.read_all(config.edge_paths, buckets, most_read)
     if len(edges) < FEW_VALID_EDGES:
-        raise ConfigError(f"{config.edge_paths[0]}: {len(edges)} edges are too few to tune with")
+        raise ConfigError(f"{config.edge_paths[0]}: too few edges to tune with: {len(edges)}")
     is_chosen_N = densest(edges.lhs, edges.rhs, graph.size, most_edges, config.seed)
 
     def inside(some: Triples) -> Triples:
@@ -101,7 +101,7 @@ def _drawn_for_validation(config: Config, edges: Triples, seed: int) -> npt.NDAr
     num = min(max(FEW_VALID_EDGES, int(_HELD_OUT * num_distinct)), _MOST_VALID, num_distinct // 2)
     is_valid_E = held_out(columns, num / max(num_distinct, 1), seed)
     if is_valid_E.all() or not is_valid_E.any():
-        raise ConfigError(f"{config.edge_paths[0]}: {num_distinct} different edges are too few to tune with")
+        raise ConfigError(f"{config.edge_paths[0]}: too few different edges to tune with: {num_distinct}")
     return is_valid_E
 
 

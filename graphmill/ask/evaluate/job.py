@@ -97,8 +97,8 @@ def warn_of_unranked(figures: dict[str, Any]) -> None:
         more = ", ..." if num > len(figures["relations_unranked"]) else ""
         place = "the sample of " if figures.get("metrics", {}).get("sampled") else ""
         log.warning(
-            f"evaluate: {num} relations have no edges in {place}{figures['split']}, and the metrics say "
-            f"nothing about them: {names}{more}; hold out more edges (etl.holdout), or choose others"
+            f"evaluate: the metrics say nothing about relations without edges in {place}{figures['split']} "
+            f"({num}): {names}{more}; hold out more edges (etl.holdout), or choose others"
         )
 
 

@@ -218,8 +218,8 @@ def _check_ids(column: str, counts: Mapping[str, Any]) -> None:
             f"rows, but others, such as {shown}; choose another column or another --type"
         )
     more = ", ..." if len(counts["missing"]) == _SHOWN else ""
-    told = "features: %s: %d of %d rows have ids that are no %s of the run, and no vector: %s%s"
-    log.warning(told, column, num_missing, num_missing + num_with_vector, counts["type"], shown, more)
+    told = "features: %s: rows with ids that are no %s of the run have no vector (%d of %d): %s%s"
+    log.warning(told, column, counts["type"], num_missing, num_missing + num_with_vector, shown, more)
 
 
 def _told(joining: Joining) -> dict[str, Any]:

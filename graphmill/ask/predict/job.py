@@ -225,8 +225,8 @@ def _find(asked: search.Asked, ids_uri: str, work: Work) -> tuple[list[IdChunk],
         found = f"{num_ids} others{like}" if num_ids else "none"
         raise ConfigError(f"--ids {ids_uri}: expected ids of {kind!r}, found {found}")
     if num_unknown:
-        told = "predict: %d of %d ids are no %s of the run and get no answers: %s"
-        log.warning(told, num_unknown, num_ids, kind, named)
+        told = "predict: ids that are no %s of the run get no answers (%d of %d): %s"
+        log.warning(told, kind, num_unknown, num_ids, named)
     chunks = [
         IdChunk(start, min(start + asked.sizes.queries, piece["num_ids"]), piece["uri"], group)
         for piece in searched
@@ -286,7 +286,7 @@ def _score_pairs(trained: TrainedRun, question: PredictOptions, tables: EntityTa
     sums = {key: sum(counts[key] for counts, _ in written) for key in ("num_pairs", "num_without_score")}
     if sums["num_without_score"]:
         log.warning(
-            "predict: %d of %d pairs have no score: the run does not know an id of theirs",
+            "predict: pairs without a score, as the run does not know an id of theirs: %d of %d",
             sums["num_without_score"],
             sums["num_pairs"],
         )

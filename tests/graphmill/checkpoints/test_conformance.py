@@ -150,9 +150,9 @@ def _convert(*arguments: str) -> list[str]:
 def test_convert_prints_the_source_and_the_lost_content(tmp_path: Path) -> None:
     samples.WRITERS["pbg"](sample(), str(tmp_path / "source"))
     said = _convert(str(tmp_path / "source"), str(tmp_path / "target"), "--format", "graphstorm")
-    rows = "item: 19 rows of 4 in 2 partition(s); user: 9 rows of 4 in 1 partition(s)"
+    rows = "item: 19 rows of 4, partitions: 2; user: 9 rows of 4, partitions: 1"
     assert said[0] == f"source  pbg        version 7, {rows}"
-    assert said[1].startswith("target  graphstorm item: 19 rows of 4 in 1 partition(s)")
+    assert said[1].startswith("target  graphstorm item: 19 rows of 4, partitions: 1")
     assert "not kept: optimizer state of the embeddings" in said
 
 

@@ -314,7 +314,10 @@ class TestRun:
             "num_not_in_graph": 1,
             "num_of_init_path": 0,
         }
-        assert "30 ids of 'node' take a vector of 31 (length 8); 11 are without one, 1 vectors" in caplog.text
+        assert (
+            "ids that take a vector: 30 (of 31, length 8); without one: 11; vectors not in the graph: 1"
+            in caplog.text
+        )
         assert not Path(given_rows.folder_of(config)).exists()
 
     def test_resuming_reads_no_vectors(self, tmp_path):
@@ -424,7 +427,7 @@ class TestFrozen:
         config, ids = two_types(tmp_path, 2, train={"freeze": ["node"]})
         write_vectors(tmp_path / "v.parquet", ids[:1], vectors_of(1))
         given_vectors.make(config)
-        assert f"{NUM - 1} of {NUM} ids have no vector and keep a random one" in caplog.text
+        assert f"keep a random one, as train.freeze says: {NUM - 1} of {NUM}" in caplog.text
         write_vectors(tmp_path / "v.parquet", ids, vectors_of(NUM, 5))
         with pytest.raises(ConfigError, match=r"length 5 are shorter than .*\(8\).*set dimension to 5"):
             given_vectors.make(config)

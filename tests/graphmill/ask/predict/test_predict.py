@@ -74,7 +74,7 @@ def test_given_ids(tmp_path, world, predict, caplog):
     figures = json.loads((tmp_path / "out/_predict.json").read_text())
     found = [figures[key] for key in ("num_ids", "num_unknown", "unknown")]
     assert found == [5, 2, ["nobody,1", "nobody 2"]]
-    assert "2 of 5 ids are no user of the run" in caplog.text
+    assert "ids that are no user of the run get no answers (2 of 5): " in caplog.text
 
 
 @pytest.mark.parametrize(
