@@ -54,11 +54,8 @@ def find_ranges(table: Table, file: DataFile, chunk_rows: int) -> list[FileRange
     types = {
         field: nested.type_at(head.types[path[0]], path[1:]) for field, path in paths.items() if head.types
     }
-    integers = tuple(
-        field
-        for field, kind in types.items()
-        if field != "weight" and field in table.columns() and holds_whole_numbers(kind)
-    )
+    ids = table.columns().keys() - {"weight"}
+    integers = tuple(field for field, kind in types.items() if field in ids and holds_whole_numbers(kind))
     if pa.types.is_integer(types.get("weight", pa.null())):
         types["weight"] = pa.float64()  # later rows of JSON may have fractions
     num_bytes = file.num_bytes()

@@ -5,12 +5,11 @@ of its elements, values). Nothing is interpreted, so a footer of any version sur
 Source: thrift's doc/specs/thrift-compact-protocol.md.
 """
 
-from enum import IntEnum
 from typing import Any, BinaryIO
 
 
-class ThriftKind(IntEnum):
-    """Types in the encoded bytes."""
+class ThriftKind:
+    """Types in the encoded bytes: numbers, since an enum takes as long as all else for each field read."""
 
     TRUE = 1
     FALSE = 2
@@ -24,7 +23,7 @@ class ThriftKind(IntEnum):
     STRUCT = 12
 
 
-Struct = dict[int, tuple[ThriftKind, Any]]
+Struct = dict[int, tuple[int, Any]]
 
 _LONG = 15  # a list's length, or the step to a field's number, has its own bytes from 15 on
 
@@ -41,7 +40,7 @@ def encode(struct: Struct) -> bytes:
     return bytes(out) + b"\0"
 
 
-def _encoded(kind: ThriftKind, value: Any) -> bytes:
+def _encoded(kind: int, value: Any) -> bytes:
     match kind:
         case ThriftKind.TRUE | ThriftKind.FALSE | ThriftKind.BYTE:
             return bytes([value])
@@ -56,7 +55,7 @@ def _encoded(kind: ThriftKind, value: Any) -> bytes:
             short = min(len(values), _LONG)
             size = varint(len(values)) if short == _LONG else b""
             return bytes([short << 4 | element]) + size + b"".join(_encoded(element, part) for part in values)
-        case ThriftKind.STRUCT:
+        case _:
             return encode(value)
 
 
@@ -79,14 +78,14 @@ def read(stream: BinaryIO) -> Struct:
     struct: Struct = {}
     number = 0
     while head := stream.read(1)[0]:
-        step, kind = head >> 4, ThriftKind(head & 0xF)
+        step, kind = head >> 4, head & 0xF
         number = number + step if step else _read_zigzag(stream)
         is_value = kind in (ThriftKind.TRUE, ThriftKind.FALSE)
         struct[number] = kind, kind if is_value else _read_value(stream, kind)
     return struct
 
 
-def _read_value(stream: BinaryIO, kind: ThriftKind) -> Any:
+def _read_value(stream: BinaryIO, kind: int) -> Any:
     match kind:
         case ThriftKind.TRUE | ThriftKind.FALSE | ThriftKind.BYTE:
             return stream.read(1)[0]
@@ -98,11 +97,12 @@ def _read_value(stream: BinaryIO, kind: ThriftKind) -> Any:
             return stream.read(read_varint(stream))
         case ThriftKind.LIST:
             head = stream.read(1)[0]
-            size, element = head >> 4, ThriftKind(head & 0xF)
+            size, element = head >> 4, head & 0xF
             size = read_varint(stream) if size == _LONG else size
             return element, [_read_value(stream, element) for _ in range(size)]
         case ThriftKind.STRUCT:
             return read(stream)
+    raise ValueError(f"expected one of thrift's kinds, found {kind}")
 
 
 def read_varint(stream: BinaryIO) -> int:
