@@ -22,11 +22,10 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 def suggestion(word: str, known: Iterable[str], others: str = "there are") -> str:
     """The end of a message about an unknown word: the one that was meant, or all that there are."""
     known = list(known)
-    close = closest(word, known)
+    if close := closest(word, known):
+        return f"did you mean {close!r}?"
     more = ", ..." if len(known) > _MAX_SHOWN else ""
-    return (
-        f"did you mean {close!r}?" if close else f"{others} {', '.join(known[:_MAX_SHOWN]) or 'none'}{more}"
-    )
+    return f"{others} {', '.join(known[:_MAX_SHOWN]) or 'none'}{more}"
 
 
 def optional(module: str, missing: str) -> Any:

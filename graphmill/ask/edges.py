@@ -281,9 +281,7 @@ def loopless(config: Config, numbers: Iterable[int]) -> tuple[int, ...]:
         return ()
     paths = [path for path in config.edge_paths if storage.is_dir(path)]
     if not paths:
-        log.warning(
-            "%s: there are no training edges: no id is taken for its own answer", config.edge_paths[0]
-        )
+        log.warning("%s: there are no training edges: no id is its own answer", config.edge_paths[0])
     is_anywhere = 1 in num_partitions.values()  # edges of a type with one partition are in all buckets
     buckets = [bucket for bucket in all_buckets(config) if is_anywhere or bucket.lhs == bucket.rhs]
     with_loops: set[int] = set()

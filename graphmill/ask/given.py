@@ -60,9 +60,7 @@ def iter_pairs(uri: str) -> Iterator[pa.Table]:
         chosen = [name for name in ("lhs", "relation", "rhs") if name in fields.names]
         expected = expected or chosen
         if chosen != expected:
-            raise FormatError(
-                f"{file}: expected the columns {', '.join(expected)}, as the files before it have"
-            )
+            raise FormatError(f"{file}: expected the columns {', '.join(expected)}, as files before it have")
         yield from _columns(file, fields, chosen)
 
 

@@ -65,13 +65,8 @@ class Texts:
         num = len(numbers)
         starts, ends = np.empty(num, np.int64), np.empty(num, np.int64)
         num_bytes = compiled.graphmill_locate(
-            address(self._place),
-            self._place.itemsize == 8,
-            address(numbers),
-            num,
-            address(self._offsets),
-            address(starts),
-            address(ends),
+            *(address(self._place), self._place.itemsize == 8, address(numbers), num),
+            *map(address, (self._offsets, starts, ends)),
         )
         if num_bytes > MAX_BYTES and num > 1:
             yield from self._compiled(compiled, numbers[: num // 2])
@@ -80,13 +75,8 @@ class Texts:
         copies = pa.allocate_buffer(num_bytes + _SLACK_BYTES)
         offsets = pa.allocate_buffer(4 * (num + 1))
         compiled.graphmill_copy(
-            address(self._chars),
-            len(self._chars),
-            address(starts),
-            address(ends),
-            num,
-            copies.address,
-            offsets.address,
+            *(address(self._chars), len(self._chars), address(starts), address(ends), num),
+            *(copies.address, offsets.address),
         )
         yield pa.StringArray.from_buffers(num, offsets, copies)
 

@@ -192,8 +192,7 @@ def _find_id(
             ]
             return name, found[-1]
     close = close_id(raw_id, (ids for name in searched for table in tables[name] for ids in table.iter_ids()))
-    among = ", ".join(searched)
-    raise NotFoundError(f"--id {shortened(raw_id, 80)}: there is no such id among {among}{close}")
+    raise NotFoundError(f"--id {shortened(raw_id, 80)}: there is no such id in {', '.join(searched)}{close}")
 
 
 def neighbors(folder: str, raw_id: str, k: int, entity_type: str | None = None) -> tuple[str, list[Neighbor]]:

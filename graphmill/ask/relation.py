@@ -186,9 +186,7 @@ def _transform(run: TrainedRun, parameters: Parameters, number: int, keys: list[
     if not run.config.dynamic_relations:
         return [np.ascontiguousarray(parameters[key]) for key in keys]
     if any(number >= len(parameters[key]) for key in keys):
-        raise ConfigError(
-            f"relation {number}: {where} was trained before this relation was added; train again"
-        )
+        raise ConfigError(f"relation {number}: {where} was trained before it was added; train again")
     return [np.ascontiguousarray(parameters[key][number]) for key in keys]
 
 

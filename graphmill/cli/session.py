@@ -166,7 +166,7 @@ def show_plan(settings: Config, stages: Sequence[Stage], master: str | None) -> 
     for stage in stages:
         stage.job.check(settings, coming)
     check_outputs(settings, stages, table_roots(settings))
-    check_writable(settings, stages)
+    check_writable([settings.output or settings.checkpoint_path, *coming])
     size = _finished_size(settings)
     rows = dict(asked_of_yarn(master, options))
     for stage in stages:

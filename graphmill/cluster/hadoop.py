@@ -105,9 +105,7 @@ def find(classpath: str | None, folder: Path) -> YarnClient:
         private = private_conf(Path(conf_dir), folder)
         named = f"{home}/bin/java" if (home := os.environ.get("JAVA_HOME")) else "java"
         if (java := shutil.which(named)) is None:
-            raise ConfigError(
-                f"--master yarn: no command {named}; set JAVA_HOME to the folder of a JDK or JRE"
-            )
+            raise ConfigError(f"--master yarn: no command {named}; set JAVA_HOME to a folder of a JDK or JRE")
         return YarnClient((java, "-cp", f"{private}:{classpath}"), jar_path, private)
     yarn = _yarn_command()
     jar_path = _shell_jar(_output([yarn, "classpath"], f"--master yarn: `{yarn} classpath`"))

@@ -55,9 +55,7 @@ def keys_in_files(tls: TlsConfig) -> Keys:
         keys.security().get_connection_args("client")
     except ssl.SSLError as error:
         places = ", ".join(dict.fromkeys(path for _, path in tls))
-        raise ConfigError(
-            f"cluster.tls: expected certificates and a key in PEM: {places}: {error}"
-        ) from error
+        raise ConfigError(f"cluster.tls: expected certificates and key in PEM: {places}: {error}") from error
     return keys
 
 

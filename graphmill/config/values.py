@@ -17,9 +17,7 @@ def _fits_file_name(name: str) -> str:
     if not re.fullmatch(_NAME, name):
         raise PydanticCustomError("name", "expected a name: no dot, slash, control character, leading space")
     if (size := len(name.encode(errors="replace"))) > _MAX_NAME_BYTES:
-        raise ValueError(
-            f"expected a name of at most {_MAX_NAME_BYTES} bytes, found {size}: {name[:40]!r}..."
-        )
+        raise ValueError(f"expected a name of up to {_MAX_NAME_BYTES} bytes, found {size}: {name[:40]!r}...")
     return name
 
 

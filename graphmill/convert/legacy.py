@@ -208,9 +208,7 @@ def _check_target(entity_path: str, edge_paths: Sequence[str], target_uri: str) 
     for folder in (storage.join(target_uri, convert.ENTITIES), *edge_targets(edge_paths, target_uri)):
         source = next((uri for uri in (entity_path, *edge_paths) if storage.contains(folder, uri)), None)
         if source is not None:
-            raise ConfigError(
-                f"{folder} is replaced as a whole, and {source} is read from; name another target"
-            )
+            raise ConfigError(f"{folder} is replaced as a whole, and {source} is read; name another target")
         check_folder(folder, _OURS, "target", "and is replaced as a whole")
 
 

@@ -73,9 +73,7 @@ def strings_given(ids: Iterable[Any] | pa.Array, where: str) -> pa.Array:
         if may_be_ids(ids.type) or not len(ids):
             return strings_of(ids)
     except (ValueError, TypeError) as error:  # pyarrow's are among them
-        raise BadInputError(
-            f"{where}: expected strings or integers, of one kind, in UTF-8: {error}"
-        ) from error
+        raise BadInputError(f"{where}: expected strings or integers of one kind in UTF-8: {error}") from error
     raise BadInputError(f"{where}: expected strings or integers, found {ids.type}")
 
 

@@ -150,8 +150,8 @@ class Run:
         With `max_rows`, the first rows only, evenly from all partitions.
         """
         parts = self._parts_of(entity_type)
-        most = sys.maxsize if max_rows is None else _at_least(0, "max_rows", max_rows)
-        _at_least(1, "batch_rows", batch_rows)
+        most = sys.maxsize if max_rows is None else max_rows
+        _check(max_rows=(most, 0), batch_rows=(batch_rows, 1))
         for part in parts:
             left = most * (part + 1) // len(parts) - most * part // len(parts)
             rows = max(1, min(left, batch_rows))
@@ -197,7 +197,7 @@ class Run:
             NotFoundError: the type has no such id.
             BadInputError: the two types' embeddings have different lengths, or k is not positive.
         """
-        _at_least(1, "k", k)
+        _check(k=(k, 1))
         among = among or entity_type
         if self.dimension(among) != self.dimension(entity_type):
             raise BadInputError(
@@ -279,10 +279,10 @@ class Run:
         return range(self._num_parts[entity_type])
 
 
-def _at_least(least: int, name: str, value: int) -> int:
-    if value < least:
-        raise BadInputError(f"{name}: expected {least} or more, found {value}")
-    return value
+def _check(**given: tuple[int, int]) -> None:
+    for name, (value, least) in given.items():
+        if value < least:
+            raise BadInputError(f"{name}: expected {least} or more, found {value}")
 
 
 def _read_pandas(embedding_path: str, entity_type: str, partition: int) -> "pd.DataFrame":

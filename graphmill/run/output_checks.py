@@ -7,7 +7,7 @@ A run makes these checks before it writes its first file, a lock.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from graphmill import storage
 from graphmill.config import Config
@@ -34,32 +34,21 @@ _OF_STAGES = re.compile(
 
 def check_storage(config: Config, stages: Sequence[Stage]) -> None:
     """Refuse outputs of all `stages` on storage that takes none, without a look at any storage."""
-    for uri in _written(config, stages):
-        storage.check_moves_folders(uri)
+    for uri in (config.output, *(uri for stage in stages for uri in stage.job.written_uris(config))):
+        if uri is not None:
+            storage.check_moves_folders(uri)
 
 
-def check_writable(config: Config, stages: Sequence[Stage]) -> None:
-    """Refuse outputs of all `stages` where no file can be made; none is left."""
-    above = {_existing(storage.absolute(uri)): uri for uri in reversed(_written(config, stages))}
-    for folder, uri in above.items():
+def check_writable(uris: Iterable[str]) -> None:
+    """Refuse outputs where no file can be made; none is left."""
+    for uri in map(storage.absolute, uris):
+        folder = uri
+        while not storage.exists(folder):
+            folder = storage.parent(folder)
         try:
             lock.now_ns(storage.join(folder, lock.NAME))
         except StorageError as error:
-            raise type(error)(
-                f"{uri}: an output that cannot be made: {error}; choose another folder"
-            ) from error
-
-
-def _written(config: Config, stages: Sequence[Stage]) -> list[str]:
-    output = [config.output] if config.output is not None else []
-    return output + [uri for stage in stages for uri in stage.job.written_uris(config)]
-
-
-def _existing(uri: str) -> str:
-    """Return the place, or the nearest one above it that is there."""
-    while not storage.exists(uri) and (above := storage.parent(uri)) != uri:
-        uri = above
-    return uri
+            raise type(error)(f"{uri}: this output cannot be made: {error}; choose another folder") from error
 
 
 def check_outputs(

@@ -85,10 +85,10 @@ def test_no_string_names_code_of_ours() -> None:
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
     "etl": 10_039,
-    "train": 13_935,
+    "train": 13_931,
     "remap": 1_743,
-    "graphmill/ask": 10_363,
-    "graphmill": 39_494,
+    "graphmill/ask": 10_345,
+    "graphmill": 39_489,
     "bench": 2_996,
 }
 

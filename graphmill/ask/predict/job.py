@@ -284,12 +284,9 @@ def _score_pairs(trained: TrainedRun, question: PredictOptions, tables: EntityTa
     }
     written = work.run_tasks(write_scores, arguments, description="scoring pairs", unit="files")
     sums = {key: sum(counts[key] for counts, _ in written) for key in ("num_pairs", "num_without_score")}
-    if sums["num_without_score"]:
-        log.warning(
-            "predict: pairs without a score, as the run does not know an id of theirs: %d of %d",
-            sums["num_without_score"],
-            sums["num_pairs"],
-        )
+    if num_without := sums["num_without_score"]:
+        told = "predict: pairs without a score, as the run does not know an id of theirs: %d of %d"
+        log.warning(told, num_without, sums["num_pairs"])
     return sums, {uri: checksum for _, files in written for uri, checksum in files.items()}
 
 

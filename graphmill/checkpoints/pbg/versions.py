@@ -198,9 +198,7 @@ def commit(
         kept_path = epoch_path(checkpoint_path, preserve_epoch)
         if storage.exists(kept_path) and not _has_same(checkpoint_path, version, kept_path):
             aside = storage.move_aside(kept_path)
-            log.info(
-                "checkpoint: another epoch had been preserved as %s: it is moved to %s", kept_path, aside
-            )
+            log.info("checkpoint: another epoch was preserved as %s: it is moved to %s", kept_path, aside)
         if not storage.exists(kept_path):  # else a run that was killed has made it
             keep(checkpoint_path, version, storage.name(kept_path))
     storage.write_text(storage.join(checkpoint_path, VERSION_FILE), f"{version}\n")

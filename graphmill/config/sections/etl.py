@@ -82,8 +82,8 @@ class FilesConfig(Section):
     )
     missing_paths: Fixed[Literal["fail", "skip"]] = Field(
         "fail",
-        description="fail: a path without files stops the run; skip: a warning. Only a table with `removes` "
-        "may have no file at all.",
+        description="fail: a path without files stops the run; skip: a warning, if other paths have "
+        "files; a table with `removes` needs none.",
     )
     delimiter: Fixed[Annotated[str | None, Flag(metavar="CHARACTER")]] = Field(
         None, description="Delimiter of text; null: a tab for .tsv, .tab and .txt, else a comma."

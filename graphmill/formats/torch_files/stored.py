@@ -90,9 +90,7 @@ class Archive:
         records = self._zip.infolist()
         is_packed = any(record.compress_type != zipfile.ZIP_STORED for record in records)
         if is_packed or sum(record.file_size for record in records) > size_bytes:
-            raise FormatError(
-                f"{where}: expected records as they are, as torch.save() writes, found packed ones"
-            )
+            raise FormatError(f"{where}: expected records as torch.save() writes them, found packed ones")
 
     def names(self, end: str = "") -> list[str]:
         """Names of the records that end with `end`."""

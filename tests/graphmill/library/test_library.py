@@ -208,7 +208,7 @@ def test_wrong_questions(tmp_path: Path, world: World) -> None:
             (one, {}, "ids: expected several, in a list or a column, found ")
             for one in (user, b"a", 5, None, np.array(user), np.array([["a"]]), pd.DataFrame({"id": ["a"]}))
         ),
-        (["\udc80"], {}, "expected strings or integers, of one kind, in UTF-8: .*surrogates"),
+        (["\udc80"], {}, "expected strings or integers of one kind in UTF-8: .*surrogates"),
         ([user], {"components": 7}, "components: expected 1 to 6"),
         ([user], {"components": 0}, "components: expected 1 to 6"),
         ([user], {"similar_to": ["nobody"]}, "found 1 others: 'nobody'"),

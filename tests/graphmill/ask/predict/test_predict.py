@@ -152,7 +152,7 @@ def test_a_relation_that_was_added_after_the_training(tmp_path, predict, capsys)
         storage.join(world.config.entity_path, "dynamic_rel_names.json"), '["likes", "sees", "buys", "eats"]'
     )
     assert predict("--relation", "eats") == 2
-    assert "was trained before this relation was added" in capsys.readouterr().err
+    assert "was trained before it was added" in capsys.readouterr().err
 
 
 def test_featurized_types_are_refused(tmp_path, world, predict, capsys):
