@@ -232,6 +232,11 @@ class Application:
         """Tell whether the application has ended."""
         return self._client.poll() is not None
 
+    def is_pending(self, num_present: int, timeout_s: float) -> bool:
+        """Tell whether containers may still come, within `timeout_s` and until all have been there."""
+        self.was_complete |= num_present >= self.num_containers
+        return not self.was_complete and not self.ended and time.monotonic() - self.submitted < timeout_s
+
     def announce(self) -> None:
         """Log the name of the application and of its logs, once."""
         if not self._is_announced and (identity := self.id):

@@ -14,7 +14,7 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,9 @@ LOOK_S = 5
 
 _ENDED = r"got container status for containerID={id}, state=COMPLETE, exitStatus=(-?\d+), diagnostics=(.*)"
 _UNTOLD = "see yarn logs"
+
+
+Look = tuple[float, int, bool]  # a time, the workers that are there, may others still come unasked
 
 
 class ContainerEvents:
@@ -108,6 +111,27 @@ class _Place(NamedTuple):
     host: str
 
 
+def missing_for_long(looks: Iterable[Look], wanted: int, patience_s: float) -> Iterator[int]:
+    """Yield how many workers are missing, whenever others are to be asked for; end where that is in vain.
+
+    The wait doubles while that does not help.
+    """
+    grace_s, missing_since, num_in_vain = patience_s, None, 0
+    for now_s, num_present, is_pending in looks:
+        num_in_vain = 0 if num_present else num_in_vain
+        if num_present >= wanted:
+            grace_s = patience_s
+        if num_present >= wanted or is_pending:
+            missing_since = None
+        elif missing_since is None:
+            missing_since = now_s
+        elif now_s - missing_since > grace_s:
+            if num_in_vain == _MAX_IN_VAIN:
+                return
+            yield wanted - num_present
+            missing_since, grace_s, num_in_vain = None, grace_s * 2, num_in_vain + 1
+
+
 @dataclass
 class Containers:
     """The applications of one run, which keep as many containers as the settings ask for."""
@@ -136,9 +160,7 @@ class Containers:
             application.check_memory("worker_memory")
             late = time.monotonic() > deadline
             if late and present:
-                log.warning(
-                    "yarn: %d of %d workers after %d s; going on with these", present, wanted, timeout_s
-                )
+                log.warning("yarn: %d of %d workers after %d s; going on", present, wanted, timeout_s)
                 break
             if late or application.ended:
                 waited = f"within {timeout_s} s" if late else "before the application ended"
@@ -193,46 +215,27 @@ class Containers:
         return {match[2]: _Place(int(match[1]), worker.host) for worker, match in matches if match}
 
     def _keep(self) -> None:
+        wanted, patience_s = self.settings.num_workers, float(self.settings.replace_after_s)
         try:
-            self._replace_missing()
+            for num_missing in missing_for_long(self._looks(), wanted, patience_s):
+                self._replace(num_missing)
+            if not self._ending.is_set():
+                text = f"all workers are gone, and {_MAX_IN_VAIN} further applications brought none"
+                reason = self._applications[-1].diagnosis()
+                self.interrupt(ClusterError(f"--master yarn: {text}: {reason}"))
         except Exception as error:  # of this machine: the run would wait for workers that nobody asks for
             reason = f"{type(error).__name__}: {error}"
             self.interrupt(ClusterError(f"--master yarn: missing workers cannot be replaced: {reason}"))
 
-    def _replace_missing(self) -> None:
-        """Replace missing containers. The wait doubles while that does not help; in the end the run fails."""
-        patience_s = grace_s = float(self.settings.replace_after_s)
-        missing_since: float | None = None
-        num_in_vain = 0
+    def _looks(self) -> Iterator[Look]:
+        """Look at the workers until the run ends."""
         while not self._ending.wait(_POLL_S):
-            present = self._present()
-            num_missing = self.settings.num_workers - len(present)
+            present, last = self._present(), len(self._applications) - 1
             self._events.see({container: place.host for container, place in present.items()})
-            num_in_vain = 0 if present else num_in_vain
-            now = time.monotonic()
-            self._applications[-1].announce()
-            if num_missing <= 0:
-                grace_s = patience_s
-            if num_missing <= 0 or self._is_pending(present):
-                missing_since = None
-            elif missing_since is None:
-                missing_since = now
-            elif now - missing_since > grace_s:
-                if num_in_vain == _MAX_IN_VAIN:
-                    text = f"all workers are gone, and {_MAX_IN_VAIN} further applications brought none"
-                    reason = self._applications[-1].diagnosis()
-                    self.interrupt(ClusterError(f"--master yarn: {text}: {reason}"))
-                    return
-                self._replace(num_missing)
-                missing_since, grace_s, num_in_vain = None, grace_s * 2, num_in_vain + 1
-
-    def _is_pending(self, present: dict[str, _Place]) -> bool:
-        number = len(self._applications) - 1
-        last = self._applications[number]
-        num_present = sum(place.application == number for place in present.values())
-        last.was_complete |= num_present >= last.num_containers
-        waited_s = time.monotonic() - last.submitted
-        return not last.was_complete and not last.ended and waited_s < self.settings.start_timeout_s
+            application, own = self._applications[last], [place.application for place in present.values()]
+            application.announce()
+            is_pending = application.is_pending(own.count(last), self.settings.start_timeout_s)
+            yield time.monotonic(), len(present), is_pending
 
     def _replace(self, num_missing: int) -> None:
         text = "yarn: workers that are missing: %d of %d; asking for others; %s"

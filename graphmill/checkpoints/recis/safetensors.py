@@ -211,6 +211,4 @@ def _entry(name: str, described: Any, base: int, uri: str) -> Entry:
             and stop - start == math.prod(shape) * DTYPES[dtype].itemsize
         ):
             return Entry(DTYPES[dtype], tuple(shape), base + start, base + stop)
-    raise FormatError(
-        f"{uri}: {name!r}: expected dtype, shape and offsets that fit, found {described!r:.120}"
-    )
+    raise FormatError(f"{uri}: {name!r}: expected dtype, shape, offsets that fit, found {described!r:.120}")

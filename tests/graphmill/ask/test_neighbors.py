@@ -123,7 +123,7 @@ def test_what_is_not_there(tmp_path: Path, world: World) -> None:
     with pytest.raises(NotFoundError, match="expected a folder with tables of vectors"):
         neighbors(str(tmp_path), "n7", 5)
     world.publish(str(tmp_path))
-    with pytest.raises(NotFoundError, match="--id nobody: there is no such id among item, user"):
+    with pytest.raises(NotFoundError, match="--id nobody: there is no such id in item, user"):
         neighbors(str(tmp_path), "nobody", 5)
     with pytest.raises(NotFoundError, match="--type node: expected one of item, user"):
         neighbors(str(tmp_path), "n7", 5, "node")

@@ -7,10 +7,9 @@ import shlex
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -265,6 +264,9 @@ def test_more_cores_than_a_container_may_have(tmp_path, monkeypatch, caplog):
     wait_until(lambda: application.id is not None, 60)
     application.announce()
     application.announce()
+    assert application.is_pending(0, 60)
+    assert not application.is_pending(0, 0)
+    assert [application.is_pending(num, 60) for num in (1, 0)] == [False, False]
     told = (
         "a worker uses 6 cores, and a container gets 4 vcores at most "
         "(yarn.scheduler.maximum-allocation-vcores): nodes may have more work than cores"
@@ -299,35 +301,26 @@ def test_a_run_whose_workers_cannot_be_replaced_ends(tmp_path: Path, monkeypatch
         containers.end(in_order=False)
 
 
-def replaced(monkeypatch, present_at: Callable[[float], int], end_s: float, **last: Any) -> list[float]:
-    """Times at which a run of two workers asks for others, and -1 if it ends; the clock is simulated."""
-    now, asked = [0.0], []
-    application: Any = {"announce": lambda: None, "diagnosis": str, "num_containers": 2, "was_complete": True}
-    application |= {"submitted": 0.0, "ended": False} | last
+def replaced(present_at: Callable[[float], int], end_s: float, pending_s: float = 0) -> list[float]:
+    """Times at which a run of two workers asks for others, and -1 if it gives up."""
+    last_s = 0.0
 
-    def wait(seconds: float) -> bool:
-        now[0] += seconds
-        return now[0] > end_s or -1 in asked
+    def looks() -> Iterator[tuple[float, int, bool]]:
+        nonlocal last_s
+        while last_s < end_s:
+            last_s += 0.5
+            yield last_s, present_at(last_s), last_s < pending_s
 
-    monkeypatch.setattr(yarn.time, "monotonic", lambda: now[0])
-    containers = object.__new__(Containers)
-    containers.settings = ClusterConfig(num_workers=2, replace_after_s=10, start_timeout_s=50)
-    containers.interrupt = lambda error: asked.append(-1)
-    containers._applications = [SimpleNamespace(**application)]
-    containers._events = SimpleNamespace(see=lambda hosts: None)
-    containers._ending = SimpleNamespace(wait=wait)
-    containers._replace = lambda num: asked.append(now[0])
-    containers._present = lambda: {str(n): yarn._Place(1, "h") for n in range(present_at(now[0]))}
-    containers._replace_missing()
-    return asked
+    asked = [last_s for _ in yarn.missing_for_long(looks(), 2, 10.0)]
+    return asked if last_s >= end_s else [*asked, -1]
 
 
-def test_missing_containers_are_replaced_with_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_containers_are_replaced_with_patience() -> None:
     """The wait doubles while that does not help, and is as at first when all are there again."""
-    assert replaced(monkeypatch, lambda now: 1, 200) == [11, 32, 73, 154]
-    assert replaced(monkeypatch, lambda now: 2 if 40 < now <= 41 else 1, 60) == [11, 32, 52]
-    assert replaced(monkeypatch, lambda now: 0, 1000) == [11, 32, 73, -1]
-    assert replaced(monkeypatch, lambda now: 1, 70, was_complete=False) == [60.5]  # they may still come
+    assert replaced(lambda now: 1, 200) == [11, 32, 73, 154]
+    assert replaced(lambda now: 2 if 40 < now <= 41 else 1, 60) == [11, 32, 52]
+    assert replaced(lambda now: 0, 1000) == [11, 32, 73, -1]
+    assert replaced(lambda now: 1, 70, pending_s=50) == [60.5]  # they may still come
 
 
 @pytest.mark.slow
