@@ -121,6 +121,13 @@ def test_json_of_apoc(tmp_path: Path, rng: Generator) -> None:
     assert "start.id -> end.id, relations: label" in told
 
 
+def test_no_end_tells_which_rows_are_edges(tmp_path: Path) -> None:
+    """Another id may get its first edge tomorrow."""
+    path = tmp_path / "friends.csv"
+    write(path, ["source", "target"], [*(("a", f"t{n}") for n in range(20)), ("b", None), ("c", None)])
+    assert "filters: [[" not in text_of(path)[0]
+
+
 @pytest.mark.parametrize("is_told", [True, False])
 def test_types_beside_the_ends(tmp_path: Path, rng: Generator, is_told: bool) -> None:
     """Numbers of genes and of drugs are alike: without their types they would be one entity."""

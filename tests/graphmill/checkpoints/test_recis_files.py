@@ -108,8 +108,8 @@ def test_tensors_fill_the_file_without_gaps() -> None:
         ({"a": (0, 4, 4)}, 5, "file is cut short or longer"),
         ({"a": (0, 4, 4), "b": (2, 4, 2)}, 4, "'b': expected its elements at byte"),
         ({"a": (0, 4, 4), "b": (5, 6, 1)}, 6, "'b': expected its elements at byte"),
-        ({"a": (0, 4, 3)}, 4, "'a': expected dtype, shape and offsets that fit"),
-        ({"a": (0, 1, True)}, 1, "'a': expected dtype, shape and offsets that fit"),
+        ({"a": (0, 4, 3)}, 4, "'a': expected dtype, shape, offsets that fit"),
+        ({"a": (0, 1, True)}, 1, "'a': expected dtype, shape, offsets that fit"),
     ):
         header = {
             name: {"dtype": "U8", "shape": [size], "data_offsets": [start, stop]}

@@ -168,7 +168,7 @@ def test_yaml_stays_yaml(tmp_path: Path) -> None:
 
 JANUARY = {
     **{"model": "f2_model", "dimension": 4, "metric": "dot", "lossFn": "logit", "globalEmb": 0},
-    "entities": {"user": {"numPartitions": 2, "featurized": 0}},
+    "entities": {"user": {"numPartitions": 1, "featurized": 0}},
     "relations": [{"name": "r", "lhs": "user", "rhs": "user", "operator": "affine_rhs", "all_rhs_negs": 1}],
     **{"partitionOrder": "chained_symmetric_pairs", "distributedTreeInitOrder": 1, "background_io": 0},
     **{"entityPath": "/data/entities", "edgePaths": ["/data/edges"]},

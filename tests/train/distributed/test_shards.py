@@ -367,6 +367,14 @@ def state(copy):
     return table.embeddings_ND.clone(), table.sums.clone(), parameters, sums, dict(copy.adagrad.steps)
 
 
+def exchanged(copy):
+    """Parameters that lie in the tables that workers exchange."""
+    tables = [part.table for part in copy.parts.values()]
+    places = [table.embeddings_ND.untyped_storage().data_ptr() for table in tables]
+    parameters = copy.model.parameters.items()
+    return {name for name, value in parameters if value.untyped_storage().data_ptr() in places}
+
+
 class Cluster:
     """Two workers with copies, and shards on both."""
 
@@ -438,6 +446,7 @@ def test_both_workers_count(tmp_path, monkeypatch):
                     assert steps[name] == 6
         assert any(steps.values())
         assert not all(steps.values())
+        assert cluster.on(0, exchanged)[0] == {name for name in steps if steps[name]}
 
 
 def push(copy, grant):

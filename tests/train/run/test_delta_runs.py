@@ -168,7 +168,7 @@ def days_with(tmp_path_factory: pytest.TempPathFactory, near_client: distributed
 
 RUNS = {
     "resident": (4, {"train": {"resident": "always"}, "global_emb": False, "relations": KERNELS}),
-    "by bucket": (4, {"train": {"memory_partitions": 4}, "num_edge_chunks": 3}),
+    "chunks": (4, {"train": {"memory_partitions": 4}, "num_edge_chunks": 3}),
     "blocks": (4, {"num_epochs": 1, "train": {"memory_partitions": 2}}),
     "plain": (1, {"train": {"engine": "plain"}}),
     "fused": (1, {"train": {"engine": "fused"}, "global_emb": False, "relations": KERNELS}),
