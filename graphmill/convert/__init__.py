@@ -79,13 +79,14 @@ def convert(
             to_hashed_ids, options["id_maps"] = id_maps, None
     source = checkpoints.open_checkpoint(source_uri, **options)
     log.info("convert: %s is %s, %s", source_uri, source.format, described(source))
+    if (wanted := options.get("version")) not in (None, source.version):
+        raise ConfigError(f"{source_uri}: expected version {wanted}, found only {source.version}")
     _check_order(source)
     keeps_all = source.format == target_format == "recis"
     try:
         TypeAdapter(tuple[TypeName, ...]).validate_python(() if keeps_all else tuple(source.counts))
     except ValidationError as error:
         raise refusal(error, f"{source.uri}: expected tables named as entity types may be") from error
-    storage.delete(target_uri)
     to_raw_ids, entity_path = options.get("id_maps"), options.get("entity_path")
 
     def place(folder: str) -> str:

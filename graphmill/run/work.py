@@ -128,6 +128,7 @@ def make_result(
         layout: More of what unfinished files depend on, JSON types.
     """
     digest = hashlib.sha256(json.dumps([__version__, made_from, layout], sort_keys=True).encode()).hexdigest()
+    to = storage.resolved(to)
     folder = storage.join(storage.parent(to), f".{storage.name(to)}.tmp-{digest[:12]}")
     work = Work(command, folder, client)
     storage.recover(to, keep=folder)

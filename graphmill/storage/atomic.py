@@ -144,6 +144,7 @@ def create_text(uri: str, text: str) -> bool:
 @contextmanager
 def atomic_directory(uri: str) -> Iterator[str]:
     """Yield a temporary folder that becomes the folder `uri` when the block ends without an error."""
+    uri = fs.resolved(uri)  # a link stays, and the new folder is on the disk that it names
     fs.check_moves_folders(uri)
     recover(uri)
     temporary = temporary_sibling(uri)
@@ -155,12 +156,10 @@ def atomic_directory(uri: str) -> Iterator[str]:
 
 def replace_directory(temporary: str, uri: str) -> None:
     """Rename a finished temporary folder to `uri`; the folder that was there is deleted afterwards."""
-    if not fs.exists(uri):
-        fs.move(temporary, uri)
-        return
-    fs.copy_permissions(uri, temporary)
     aside = temporary_sibling(uri, "old")
-    fs.move(uri, aside)
+    if fs.exists(uri):
+        fs.copy_permissions(uri, temporary)
+        fs.move(uri, aside)
     fs.move(temporary, uri)
     fs.delete(aside)
 

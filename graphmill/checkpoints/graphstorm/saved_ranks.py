@@ -89,14 +89,12 @@ def list_ranks(
         nids_stems = ()
     stems = (values_stem, *nids_stems)
     found = sorted({rank for files in files_of.values() for rank in files})
-    if not (found or world_size):
-        raise NotFoundError(f"{folder}: expected {values_stem}-*.pt files, found none")
+    if not found:
+        raise NotFoundError(f"{folder}: expected {values_stem}-*.pt files, found none: already remapped?")
     ranks: Sequence[int] = found if world_size is None else range(world_size)  # maybe far more than files
     for rank in ranks:
         if missing := next((stem for stem in stems if rank not in files_of[stem]), None):
-            raise NotFoundError(
-                f"{file_uri(folder, missing, rank)}: there is no such file, but others that belong to it"
-            )
+            raise NotFoundError(f"{file_uri(folder, missing, rank)}: there is no such file; others are there")
     for rank in found:
         if rank not in ranks:
             uri = next(files[rank] for files in files_of.values() if rank in files)

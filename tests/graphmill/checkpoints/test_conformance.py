@@ -157,7 +157,8 @@ def test_convert_prints_the_source_and_the_lost_content(tmp_path: Path) -> None:
 
 
 def test_convert_refuses_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    samples.WRITERS["pbg"](sample(), str(tmp_path / "source"))
+    for name, format_name in (("source", "pbg"), ("sharded", "recis")):
+        samples.WRITERS[format_name](sample(), str(tmp_path / name))
     (tmp_path / "home/.ssh").mkdir(parents=True)
     for arguments, message in (
         (["source", "source", "--format", "recis"], "expected a folder that is empty or does not exist"),
@@ -165,11 +166,12 @@ def test_convert_refuses_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFix
         (["nowhere", "target", "--format", "recis"], "expected the folder of a checkpoint, found none"),
         (["source", "target", "--format", "hdf5"], "is not one of"),
         (["source", "target", "--format", "pbg", "--version", "3"], "version 3 has no embeddings"),
+        (["sharded", "target", "--format", "pbg", "--version", "3"], "expected version 3, found only 7"),
     ):
         places = [tmp_path / each for each in arguments[:2]]
         assert code_of(command, "convert", *places, *arguments[2:]) == 2
         assert message in capsys.readouterr().err
-    assert {each.name for each in tmp_path.iterdir()} == {"source", "home"}
+    assert {each.name for each in tmp_path.iterdir()} == {"source", "sharded", "home"}
     assert (tmp_path / "home/.ssh").is_dir()
 
 

@@ -89,8 +89,9 @@ def note(to: Path, word: str, asked: list[str], error=None, claim: Claim = NO_CL
 
 
 def test_errors(tmp_path: Path) -> None:
-    """Bad input leaves nothing, other errors leave the work; the earlier result stays."""
-    to, asked = tmp_path / "out", []
+    """Bad input leaves nothing, other errors leave the work; the earlier result stays, and a link to it."""
+    to, asked = tmp_path / "link", []
+    to.symlink_to("out")
     note(to, "old", asked)
     before = contents(tmp_path)
     with pytest.raises(ConfigError):
@@ -106,6 +107,7 @@ def test_errors(tmp_path: Path) -> None:
     note(to, "new", asked)
     assert asked == ["old", "new", "new"], "not asked again"
     assert not left.exists()
+    assert to.is_symlink()
 
 
 def test_the_work_of_another_request_is_not_gone_on_with(tmp_path: Path, monkeypatch) -> None:

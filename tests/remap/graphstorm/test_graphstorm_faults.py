@@ -100,6 +100,10 @@ FAULTS: dict[str, tuple[Callable[[Tree], Any], str]] = {
         lambda t: [each.unlink() for each in (t.maps / "user").iterdir()],
         r"raw_id_mappings/user: expected the map of 'user', \*\.parquet, found none",
     ),
+    "embeddings that are tables already": (
+        lambda t: [each.rename(each.with_suffix(".parquet")) for each in (t.emb / "user").iterdir()],
+        r"emb/user: expected embed-\*\.pt files, found none: already remapped\?",
+    ),
     "missing map part": (
         lambda t: map_file(t, 1).unlink(),
         r"part-0000[02]\.parquet: row \d: new is \d+; expected 0 to 7, .* 8 rows: is one of its files",
