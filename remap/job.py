@@ -18,7 +18,7 @@ from distributed import Client
 
 from graphmill import storage
 from graphmill.ask import given
-from graphmill.ask.earlier import parts_of
+from graphmill.ask.earlier import check_earlier
 from graphmill.ask.entities import MeasuredPartition, checked_rows, measured
 from graphmill.ask.relation import RELATIONS, write_relation_parameters
 from graphmill.ask.run import TrainedRun, vectors_digest
@@ -53,27 +53,17 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
     settings = config.remap
     select_types(config, settings)
     if settings.align_to is not None:
-        _check_alignment(config, settings, settings.align_to)
+        if settings.relations:
+            raise ConfigError(
+                "remap.align_to turns the vectors, and the parameters of relations would not fit them; found "
+                "remap.relations: true too; remove one of the two"
+            )
+        check_earlier("remap.align_to", settings.align_to, config, select_types(config, settings))
     if settings.id_maps:
         check_maps(config, settings)
     elif config.checkpoint_path not in coming:
         TrainedRun.chosen(config)
     return ""
-
-
-def _check_alignment(config: Config, settings: RemapConfig, align_to: str) -> None:
-    if settings.relations:
-        raise ConfigError(
-            "remap.align_to turns the vectors, and the parameters of relations would not fit them; found "
-            "remap.relations: true too; remove one of the two"
-        )
-    if storage.absolute(align_to) == storage.absolute(config.embedding_path):
-        raise ConfigError(f"remap.align_to: {align_to} is also embedding_path; name the run to replace")
-    if not any(parts_of(align_to, name) for name in select_types(config, settings)):
-        raise ConfigError(
-            f"remap.align_to: {align_to} has no embeddings of {', '.join(select_types(config, settings))}; "
-            "expected the folder `embeddings` of the run that these vectors replace"
-        )
 
 
 def estimate(config: Config, size: GraphSize | None) -> Estimate:

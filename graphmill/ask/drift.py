@@ -24,7 +24,7 @@ import pyarrow as pa
 from distributed import Client
 
 from graphmill import storage
-from graphmill.ask.earlier import check_length, pairs, parts_of, parts_with
+from graphmill.ask.earlier import check_earlier, check_length, pairs, parts_of, parts_with
 from graphmill.ask.edges import Graph, Numbers, Piece, degrees_of, pieces_of
 from graphmill.cluster import run_tasks
 from graphmill.config import Config
@@ -201,6 +201,7 @@ def check(config: Config, coming: Collection[str] = ()) -> str:
         return "there is no run before (drift.before, or the run of init_path)"
     if not storage.is_dir(before):
         return f"the run before has no embeddings: {before}"
+    check_earlier("drift.before", before, config, config.entities)
     return ""
 
 
@@ -255,9 +256,7 @@ def _degrees(graph: Graph, client: Client, entity_type: str) -> Numbers:
 
 
 def _check_limit(settings: DriftConfig, figures: dict[str, Any]) -> None:
-    limit = settings.max_p10
-    if limit is None:
-        return
+    limit = 2 if settings.max_p10 is None else settings.max_p10  # no drift is above 2
     drifts = {name: 1 - counts["p10"] for name, counts in figures["types"].items() if "p10" in counts}
     if beyond := {name: drift for name, drift in drifts.items() if drift > limit}:
         listed = ", ".join(f"{name} {drift:.4g}" for name, drift in beyond.items())

@@ -3,7 +3,7 @@
 Shapes: N ids that both runs have, M rows of a part of the earlier run, D dimension.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +13,8 @@ import pyarrow.compute as pc
 
 from graphmill import storage
 from graphmill.checkpoints import Floats
-from graphmill.errors import BadInputError
+from graphmill.config import Config
+from graphmill.errors import BadInputError, ConfigError
 from graphmill.formats import remapped
 
 Numbers = npt.NDArray[np.int64]
@@ -42,6 +43,17 @@ def parts_with(part: int, num_parts: int, earlier: Sequence[int]) -> Sequence[in
     If the number of partitions changed, return all of them.
     """
     return [part] if num_parts == len(earlier) else earlier
+
+
+def check_earlier(key: str, uri: str, config: Config, entity_types: Collection[str]) -> None:
+    """Refuse a folder that is the run's own, or that has no embeddings of any of the types."""
+    if storage.absolute(uri) == storage.absolute(config.embedding_path):
+        raise ConfigError(f"{key}: {uri} is also embedding_path; name the run to replace")
+    if not any(parts_of(uri, name) for name in entity_types):
+        raise ConfigError(
+            f"{key}: {uri} has no embeddings of {', '.join(entity_types)}; expected the folder `embeddings` "
+            "of the run that these vectors replace"
+        )
 
 
 def check_length(embedding_path: str, entity_type: str, dimension: int, key: str) -> None:
