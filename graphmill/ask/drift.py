@@ -1,11 +1,6 @@
 """The distance that vectors have moved since the run before: one Dask task per partition, and no files.
 
 Cosines of the same ids in two runs are counted in bins, so that parts of any size add up.
-
-embeddings of this run, and of the run before     by raw id
-edges of this run                                 the degree of each id
-run.json                                          figures by type and by degree, the ids that moved most
-
 The drift of an id is 1 - cosine of its two vectors: 0 where it points where it did, 1 at a right angle, 2
 where it was turned around. Bins of drift grow by DRIFT_RATIO, so a quantile is at most so much too high.
 
@@ -233,7 +228,16 @@ def run(config: Config, client: Client, claim: Claim = NO_CLAIM) -> dict[str, An
         num_before = sum(_num_rows(before, name, parts_before))
         figures[name] = Moved.joined(own, settings.num_moved).figures(num_before)
     result = {"before": before, "types": figures}
-    _check_limit(settings, result)
+    limit = 2 if settings.max_p10 is None else settings.max_p10  # no drift is above 2
+    drifts = {name: 1 - counts["p10"] for name, counts in figures.items() if "p10" in counts}
+    if beyond := {name: drift for name, drift in drifts.items() if drift > limit}:
+        listed = ", ".join(f"{name} {drift:.4g}" for name, drift in beyond.items())
+        raise DriftError(
+            f"drift: a tenth of the ids has moved by more than drift.max_p10 = {limit:g} (1 - cosine) since "
+            f"{before}: {listed}; the embeddings are written, but the run does not count as finished. "
+            "See report.html, and run the same command with a higher drift.max_p10 to accept them",
+            result,
+        )
     return result
 
 
@@ -253,19 +257,6 @@ def _degrees(graph: Graph, client: Client, entity_type: str) -> Numbers:
     add = partial(np.add, total, out=total)
     run_tasks(client, count_edges, arguments, description="counting edges", unit="parts", keep=add)
     return total
-
-
-def _check_limit(settings: DriftConfig, figures: dict[str, Any]) -> None:
-    limit = 2 if settings.max_p10 is None else settings.max_p10  # no drift is above 2
-    drifts = {name: 1 - counts["p10"] for name, counts in figures["types"].items() if "p10" in counts}
-    if beyond := {name: drift for name, drift in drifts.items() if drift > limit}:
-        listed = ", ".join(f"{name} {drift:.4g}" for name, drift in beyond.items())
-        raise DriftError(
-            f"drift: a tenth of the ids has moved by more than drift.max_p10 = {limit:g} (1 - cosine) since "
-            f"{figures['before']}: {listed}; the embeddings are written, but the run does not count as "
-            "finished. See report.html, and run the same command with a higher drift.max_p10 to accept them",
-            figures,
-        )
 
 
 def _before(config: Config) -> str | None:

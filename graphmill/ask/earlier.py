@@ -50,10 +50,8 @@ def check_earlier(key: str, uri: str, config: Config, entity_types: Collection[s
     if storage.absolute(uri) == storage.absolute(config.embedding_path):
         raise ConfigError(f"{key}: {uri} is also embedding_path; name the run to replace")
     if not any(parts_of(uri, name) for name in entity_types):
-        raise ConfigError(
-            f"{key}: {uri} has no embeddings of {', '.join(entity_types)}; expected the folder `embeddings` "
-            "of the run that these vectors replace"
-        )
+        listed = ", ".join(entity_types)
+        raise ConfigError(f"{key}: {uri} has no embeddings of {listed}; name the `embeddings` of another run")
 
 
 def check_length(embedding_path: str, entity_type: str, dimension: int, key: str) -> None:
@@ -62,8 +60,7 @@ def check_length(embedding_path: str, entity_type: str, dimension: int, key: str
     if length != dimension:
         raise BadInputError(
             f"{key}: {entity_type!r} has vectors of length {dimension} now, of {length} in {embedding_path}; "
-            "they cannot be compared: whoever uses the vectors must replace all of them. "
-            f"Remove {key} for this run"
+            f"they cannot be compared: users of the vectors must replace all. Remove {key} for this run"
         )
 
 
