@@ -7,7 +7,7 @@ target unless told to overwrite; the namenode then replaces it atomically. Its w
 import os
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -143,15 +143,17 @@ def _probe(client: Any) -> None:
         ) from error
 
 
-@contextmanager
-def _below_a_file(path: str) -> Iterator[None]:
-    """Raise FileNotFoundError for a path below a file, which the namenode calls a lack of permission."""
-    try:
-        yield
-    except RuntimeError as error:
-        if "(is not a directory)" not in str(error):
-            raise
-        raise FileNotFoundError(path) from error
+def _finding(ask: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Have a path below a file raise FileNotFoundError: the namenode calls it a lack of permission."""
+
+    def asked(path: str) -> Any:
+        try:
+            return ask(path)
+        except RuntimeError as error:
+            is_below_a_file = "(is not a directory)" in str(error)
+            raise (FileNotFoundError(path) if is_below_a_file else error) from None
+
+    return asked
 
 
 class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no types
@@ -160,6 +162,8 @@ class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no ty
     def __init__(self, fs: Any) -> None:
         super().__init__(fs)
         self._cluster = Cluster(fs.client)
+        fs.info, self._read = _finding(fs.info), _finding(fs.client.read)
+        self._list = _finding(lambda folder: list(fs.client.list_status(folder)))
 
     @staticmethod
     def _create_file_info(path: str, entry: dict[str, Any]) -> pafs.FileInfo:
@@ -169,8 +173,7 @@ class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no ty
         return info
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        with _below_a_file(path):
-            return pa.PythonFile(self.fs.client.read(path), mode="r")
+        return pa.PythonFile(self._read(path), mode="r")
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         """Ask the namenode once for each folder; pyarrow's own way asks four times."""
@@ -179,8 +182,7 @@ class _Handler(pafs.FSSpecHandler):  # type: ignore[misc]  # pyarrow ships no ty
         while folders:
             folder = folders.pop()
             try:
-                with _below_a_file(folder):
-                    entries = list(self.fs.client.list_status(folder))
+                entries = self._list(folder)
             except FileNotFoundError:  # folders below the first one may be deleted meanwhile
                 if folder == root and not selector.allow_not_found:
                     raise

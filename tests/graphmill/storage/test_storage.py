@@ -437,6 +437,15 @@ def test_what_a_namenode_refuses(kind: type[errors.StorageError], name: str, tex
 
 
 @pytest.mark.hdfs
+def test_below_a_file_there_is_nothing(hdfs_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The namenode tells all but its superuser that they lack a permission."""
+    storage.write_text(f"{hdfs_uri}/file", "")
+    monkeypatch.setenv("HADOOP_USER_NAME", "somebody")
+    path = f"/{hdfs_uri.split('/', 3)[3]}/file/_delta_log"
+    assert hdfs.connect(hdfs_uri).get_file_info(path).type == fs.pafs.FileType.NotFound
+
+
+@pytest.mark.hdfs
 def test_the_default_file_system_and_an_error_of_the_namenode(hdfs_uri: str) -> None:
     storage.write_text(storage.join(hdfs_uri, "x"), "here")
     without_host = "hdfs:///" + hdfs_uri.split("/", 3)[3]
