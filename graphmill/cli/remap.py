@@ -62,7 +62,7 @@ class _AsGraphStorm(click.Command):
 def _split_lists(args: list[str]) -> list[str]:
     split: list[str] = []
     flag: str | None = None
-    for arg, following in zip(args, [*args[1:], "--"], strict=True):
+    for arg, following in zip(args, [*args, "--"][1:], strict=True):
         if not arg.startswith("--"):
             split += [flag, arg] if flag else [arg]
             continue

@@ -91,6 +91,8 @@ def make_options(given: dict[str, Any], yaml_uri: str | None) -> GraphStormOptio
         if yaml_uri:
             return None
         raise ConfigError("--node-emb-dir, --prediction-dir: expected at least one of them")
+    if not settings.get("node_id_mapping"):
+        raise ConfigError("--node-id-mapping: missing; it names the folder of the maps, raw_id_mappings")
     if "pred_etypes" in settings:
         texts = settings["pred_etypes"]
         settings["pred_etypes"] = tuple(
@@ -111,8 +113,8 @@ def _parse_column_names(pairs: Iterable[str]) -> dict[str, str]:
     names = {}
     for pair in pairs:
         old, comma, new = pair.partition(",")
-        if not comma or not new or "," in new:
-            raise ConfigError(f"--column-names {pair}: expected OLD,NEW")
+        if not comma or not new or "," in new or old in names:
+            raise ConfigError(f"--column-names {pair}: expected OLD,NEW, and each OLD once")
         names[old] = new
     renamed = [names.get(name, name) for name in COLUMNS]
     if len(set(renamed)) < len(renamed):

@@ -225,6 +225,7 @@ def test_flags_over_a_configuration_are_of_one_call(output: str, cli: Cli, tmp_p
 def test_flags_that_do_not_go_together(output: str, refused: Refused) -> None:
     checkpoint, entities = graph.flags(output)[:2], graph.flags(output)[2:]
     for flags, message in (
+        ([], "--conf: missing"),
         (checkpoint, "--entity-path: missing"),
         ([*checkpoint, *entities, "--preserve-input", "true"], "only together with --node-emb-dir"),
         ([*checkpoint, "--node-emb-dir", "emb"], "cannot be used with GraphStorm's flags"),

@@ -200,6 +200,7 @@ OWN = "--node-id-mapping {maps} --node-emb-dir {emb} "
         (OWN + "--preserve-input yes", "expected true or false, found 'yes'"),
         (OWN + "--column-names id,x", "expected old names among nid, pred, src_nid, dst_nid, emb, found id"),
         (OWN + "--column-names nid", "expected OLD,NEW"),
+        (OWN + "--column-names nid,x nid,y", "nid,y: expected OLD,NEW, and each OLD once"),
         (OWN + "--column-names nid,emb", "two columns are called the same"),
         (OWN + "--output-delimiter ;;", "output_delimiter"),
         (OWN + "--output-delimiter e", "output_delimiter"),  # which numbers hold
@@ -211,7 +212,7 @@ OWN = "--node-id-mapping {maps} --node-emb-dir {emb} "
         (OWN + "--set cluster.worker_memry=3", r"cluster\.worker_memry: unknown key"),
         (OWN + "--output-dir {maps}/x", "x: it lies among the maps of --node-id-mapping"),
         ("--node-id-mapping {maps}", "--node-emb-dir, --prediction-dir: expected at least one"),
-        ("--node-emb-dir {emb}", "node_id_mapping: missing"),
+        ("--node-emb-dir {emb}", "--node-id-mapping: missing"),
         ("--node-id-mapping {maps} --node-emb-dir {emb}/absent", "there is no such folder"),
     ],
 )
