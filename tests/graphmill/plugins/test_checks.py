@@ -9,7 +9,6 @@ from graphmill.model.losses import loss_gradient
 from graphmill.plugins import (
     DYNAMIC_OPERATORS,
     OPERATORS,
-    AbstractComparator,
     AbstractDynamicOperator,
     AbstractLossFunction,
     AbstractNegativeSampler,
@@ -101,12 +100,9 @@ class Trained(written.Dot):
         self.scale = nn.Parameter(torch.ones(()))
 
 
-class Swapped(AbstractComparator):
-    def prepare(self, embs):
-        return embs
-
+class Swapped(written.Dot):
     def forward(self, lhs_pos, rhs_pos, lhs_neg, rhs_neg):
-        pos, lhs, rhs = written.Dot().forward(lhs_pos, rhs_pos, lhs_neg, rhs_neg)
+        pos, lhs, rhs = super().forward(lhs_pos, rhs_pos, lhs_neg, rhs_neg)
         return pos, rhs, lhs
 
 

@@ -369,10 +369,9 @@ def state(copy):
 
 def exchanged(copy):
     """Parameters that lie in the tables that workers exchange."""
-    tables = [part.table for part in copy.parts.values()]
-    places = [table.embeddings_ND.untyped_storage().data_ptr() for table in tables]
-    parameters = copy.model.parameters.items()
-    return {name for name, value in parameters if value.untyped_storage().data_ptr() in places}
+    places = {part.table.embeddings_ND.untyped_storage().data_ptr() for part in copy.parts.values()}
+    values = copy.model.parameters.items()
+    return {name for name, value in values if value.untyped_storage().data_ptr() in places}
 
 
 class Cluster:

@@ -314,10 +314,7 @@ class TestRun:
             "num_not_in_graph": 1,
             "num_of_init_path": 0,
         }
-        assert (
-            "ids that take a vector: 30 (of 31, length 8); without one: 11; vectors not in the graph: 1"
-            in caplog.text
-        )
+        assert "vector: 30 (of 31, length 8); without one: 11; vectors not in the graph: 1" in caplog.text
         assert not Path(given_rows.folder_of(config)).exists()
 
     def test_resuming_reads_no_vectors(self, tmp_path):
