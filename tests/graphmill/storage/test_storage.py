@@ -243,12 +243,11 @@ def test_an_error_while_writing_leaves_the_old_file(root: str) -> None:
 
 
 def test_a_folder_is_where_a_link_leads(tmp_path: Path) -> None:
-    link = tmp_path / "link"
-    link.symlink_to("disk/out")
-    for _ in range(2):  # a folder that is not there yet, and one that is replaced
-        with storage.atomic_directory(str(link)) as temporary:
-            assert storage.name(storage.parent(temporary)) == "disk"
-        assert (link.is_symlink(), names(str(tmp_path / "disk"))) == (True, ["out"])
+    (tmp_path / "link").symlink_to("disk/out")
+    for number in range(2):  # a folder that is not there yet, and one that is replaced
+        with storage.atomic_directory(f"{tmp_path}/link"):
+            assert len(list((tmp_path / "disk").glob("out"))) == number
+    assert (names(f"{tmp_path}/disk"), (tmp_path / "link").is_symlink()) == (["out"], True)
 
 
 def test_a_folder_appears_whole_and_replaces_the_old_one(root: str) -> None:
