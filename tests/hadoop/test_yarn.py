@@ -179,7 +179,7 @@ def test_the_demo_in_containers_ends_well_although_workers_and_its_client_are_ki
     ids = {each for table in tables for each in table["id"].to_pylist()}
     assert ids == set(packages)
     assert len(named(yarn, "demo")) >= 2  # the containers came back by a further application
-    assert "missing, asking for others" in followed.stderr
+    assert "; asking for others; " in followed.stderr
     assert re.search(rf"{first[0]} on \S+: exit status 137: ", followed.stderr)
     assert re.search(rf"container_\w+ on \S+ replaces {first[0]} on ", followed.stderr)
     assert is_over(yarn, "demo")
