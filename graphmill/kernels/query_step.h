@@ -1,4 +1,4 @@
-// A gradient step on a batch of queries, as train/step/queries.py defines it, in one thread.
+// A gradient step on a batch of queries, as train/step/queries.py defines it: gradients in one thread, updates in parts.
 //
 // A query is compared with the drawn candidates, less its own answers, and with these. Queries come in strips:
 // their scores stay in the cache from the products to the gradients.
@@ -10,6 +10,7 @@
 
 class QueryStep : Vectors {
   public:
+    // Computes gradients, and moves nothing.
     Figures run(const Settings& settings, const Table* tables, const Relations* relations, const Queries& queries) {
         begin(settings, tables, relations);
         q_ = &queries;
@@ -29,8 +30,14 @@ class QueryStep : Vectors {
             q_->mass[m] *= std::exp(-q_->log_weights[m]);
             pull_back(negatives_[side_], m, side_, negative_pulls_[side_].at() + m * stride_);
         }
-        Update(settings, tables, relations, figures_).run(slots_, relation_slots_);
         return figures_;
+    }
+
+    // Moves a part of the rows and parameters of the last batch. Parts may move side by side.
+    Figures update(const Settings& settings, const Table* tables, const Relations* relations, int64_t num_parts, int64_t part) {
+        Figures figures = {};
+        Update(settings, tables, relations, figures, num_parts, part).run(slots_, relation_slots_);
+        return figures;
     }
 
     // Moves rows, which may repeat, by the sums of their gradients [K, D].

@@ -210,13 +210,22 @@ int graphmill_step(void* workspace, const Settings* settings, const Table* table
     });
 }
 
-// 0, or 1 where memory does not suffice.
+// 0, or 1 where memory does not suffice. Computes gradients.
 int graphmill_queries(void* workspace, const Settings* settings, const Table* tables, const Relations* relations,
                       const Queries* queries, Figures* figures) {
     return in_registers(*settings, [&] {
         *figures = static_cast<Workspace*>(workspace)->queries.run(*settings, tables, relations, *queries);
     });
 }
+
+// 0, or 1 where memory does not suffice. Moves a part of the rows of the queries before, which may be moved side by side.
+int graphmill_update(void* workspace, const Settings* settings, const Table* tables, const Relations* relations,
+                     int64_t num_parts, int64_t part, Figures* figures) {
+    return in_registers(*settings, [&] {
+        *figures = static_cast<Workspace*>(workspace)->queries.update(*settings, tables, relations, num_parts, part);
+    });
+}
+
 // 0, or 1 where memory does not suffice. Rows of the first table may repeat: their gradients [K, D] add up.
 int graphmill_move_rows(void* workspace, const Settings* settings, const Table* tables, int64_t count,
                         const int64_t* rows, const Real* gradients) {

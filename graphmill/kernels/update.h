@@ -1,10 +1,11 @@
-// The end of a step: Adagrad moves the rows and the parameters that it touched.
+// The end of a step: Adagrad moves what it touched. Parts of it may run side by side: each moves rows of its own.
 #pragma once
 
 #include "interface.h"
 #include "rows.h"
 
 constexpr int AHEAD = 8;  // rows of a table are asked for so many rows before they are wanted
+constexpr uint64_t ROWS_OF_PART = 16;  // that follow each other: row-wise sums of a part share no cache line
 
 inline int parameter_width(const Settings& settings) {
     return settings.op == COMPLEX_DIAGONAL ? settings.dimension / 2 : settings.dimension;
@@ -12,12 +13,17 @@ inline int parameter_width(const Settings& settings) {
 
 class Update {
   public:
-    Update(const Settings& settings, const Table* tables, const Relations* relations, Figures& figures)
-        : s_(settings), tables_(tables), relations_(relations), figures_(figures) {}
+    Update(const Settings& settings, const Table* tables, const Relations* relations, Figures& figures,
+           uint64_t num_parts = 1, uint64_t part = 0)
+        : s_(settings), tables_(tables), relations_(relations), figures_(figures), num_parts_(num_parts), part_(part) {}
 
     // With one table for both sides, `slots[0]` has the rows of both.
     void run(Slots* slots, Slots* relation_slots) {
         const int num_tables = s_.same_table ? 1 : 2;
+        if (tables_[0].global_sum || tables_[1].global_sum) {  // whose gradient is the sum of all rows'
+            if (part_ > 0) return;
+            num_parts_ = 1;
+        }
         for (int side = 0; side < num_tables; side++) move_global(side, slots[side]);
         for (int side = 0; side < num_tables; side++) move_rows(tables_[side], slots[side]);
         if (s_.op == NONE) return;
@@ -30,11 +36,12 @@ class Update {
         const Real coefficient = Real(s_.entity_regularization);
         const int64_t first = s_.unregularized;
         for (size_t u = 0; u < touched.rows.size(); u++) {
-            if (u + AHEAD < touched.rows.size()) {
+            if (u + AHEAD < touched.rows.size() && is_own(touched.rows[u + AHEAD])) {
                 const int64_t next = touched.rows[u + AHEAD];
                 prefetch(table.embeddings + next * dimension, dimension);
                 if (table.sums) prefetch(table.sums + next * num_sums, num_sums);
             }
+            if (!is_own(touched.rows[u])) continue;
             Real* gradient = touched.gradient(int(u));
             Real* value = table.embeddings + touched.rows[u] * dimension;
             if (coefficient != 0 && touched.counts[u])
@@ -54,6 +61,8 @@ class Update {
     }
 
   private:
+    bool is_own(int64_t row) const { return num_parts_ == 1 || uint64_t(row) / ROWS_OF_PART % num_parts_ == part_; }
+
     // The gradient of what is added to all rows of a type is the sum of theirs.
     void move_global(int side, Slots& touched) {
         const Table& table = tables_[side];
@@ -69,6 +78,7 @@ class Update {
     void move_relations(const Relations& relations, Slots& touched) {
         const int width = parameter_width(s_), num_parts = s_.op == COMPLEX_DIAGONAL ? 2 : 1;
         for (size_t u = 0; u < touched.rows.size(); u++) {
+            if (!is_own(touched.rows[u])) continue;
             Real* gradient = touched.gradient(int(u));
             const size_t at = size_t(touched.rows[u]) * width;
             Real* const* values = relations.values;
@@ -85,5 +95,6 @@ class Update {
     const Table* tables_;
     const Relations* relations_;
     Figures& figures_;
+    uint64_t num_parts_, part_;
     std::vector<Real> global_pull_;
 };

@@ -9,6 +9,8 @@ Shapes: as in train/edges/one_vs_all.py; K touched rows with repetitions.
 import ctypes
 import math
 from ctypes import c_double, c_int64, c_void_p
+from functools import partial
+from itertools import count
 
 import torch
 from torch import Tensor
@@ -19,11 +21,11 @@ from graphmill.model import comparators
 from graphmill.model.parameters import global_key
 from graphmill.vocab import Side
 from train.compiled import compiled_step
-from train.compiled.compiled_step import Kernel, figures_of, kept
+from train.compiled.compiled_step import Kernel, kept
 from train.edges.one_vs_all import QueryBatch
 from train.model.optimizer import Adagrad, Rate
-from train.step.queries import Moved, QueryStep
-from train.step.step import SideTables, Table
+from train.step.queries import Ends, Moved, QueryStep
+from train.step.step import SideTables, StepFigures, Table
 
 MOST_ROWS = 1 << 13  # of a table that is compared as a whole; threads of PyTorch share a batch of more
 
@@ -58,30 +60,44 @@ class CompiledQueryStep(QueryStep):
         self.kernel = Kernel(config, model, adagrad, library)
         self.most_rows = most_rows(config)
 
-    def move(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate) -> Moved:
-        """Score, loss, gradient, update."""
+    def moves_all_rows(self, batch: QueryBatch, tables: SideTables) -> bool:
+        """Tell whether a batch moves all rows of a table that is too large for compiled code."""
+        return super().moves_all_rows(batch, tables) and len(tables[batch.side]) > self.most_rows
+
+    def begin(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate) -> Ends:
+        """Score, loss, gradient; what it returns updates."""
         candidate_C, log_weight_C = batch.candidate_C, batch.log_weight_C
-        num_rows = len(tables[batch.side])
-        if not self.most_rows or (candidate_C is None and num_rows > self.most_rows):
-            return super().move(batch, tables, lr_scale)
+        if not self.most_rows or self.moves_all_rows(batch, tables):
+            return super().begin(batch, tables, lr_scale)
         if candidate_C is None or log_weight_C is None:
+            num_rows = len(tables[batch.side])
             candidate_C, log_weight_C = torch.arange(num_rows), torch.zeros(num_rows)
         keep: list[Tensor] = []  # tensors whose addresses go into the queries
         real, coefficient = self.kernel.dtype, self.config.regularization_coef * self._share
         queries, mass_C = _queries(batch, candidate_C, log_weight_C, real, keep)
-        figures = self.kernel.run(
-            self.kernel.library.graphmill_queries,
+        arguments = self.kernel.arguments(
             batch.relation,
             tables,
             float(lr_scale),
-            ctypes.byref(queries),
             regularization=coefficient,
             entity_regularization=coefficient,
             unregularized=int(self.config.train.popularity),
         )
+        workspace = self.kernel.take_workspace()
+        call = self.kernel.library.graphmill_queries
+        figures = workspace.call(call, *arguments, ctypes.byref(queries))
         if batch.mass_C is not None:
             batch.mass_C.add_(mass_C)
-        return figures_of(figures), self._moved(batch)
+        num_parts, left = self.num_parts, count(1)
+
+        def end(part: int) -> Moved:
+            update = self.kernel.library.graphmill_update
+            moved = workspace.call(update, *arguments, num_parts, part)
+            if next(left) == num_parts:
+                self.kernel.give_back(workspace)
+            return (moved, []) if part else (StepFigures(*map(torch.add, figures, moved)), self._moved(batch))
+
+        return [partial(end, part) for part in range(num_parts)]
 
     def _moved(self, batch: QueryBatch) -> list[str]:
         """List the keys of the parameters that a batch moves."""

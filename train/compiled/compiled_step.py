@@ -1,12 +1,12 @@
 """Training step in compiled code, which gets the addresses of a batch's tensors and moves tables in place.
 
-A call releases the GIL, and each thread has its own workspace: threads may step on one table together
-(Hogwild). Shapes: as in train/edges/negative_sampling.py.
+A call releases the GIL, and has a workspace of its own: threads may step on one table together (Hogwild).
+Shapes: as in train/edges/negative_sampling.py.
 """
 
 import ctypes
-import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Mapping
 from ctypes import c_double, c_int, c_int32, c_int64, c_void_p
 from typing import Any
@@ -38,6 +38,7 @@ library = native.loader(
         "has_half": (c_int, []),
         "step": (c_int, [*[c_void_p] * 5, c_int, c_int, c_void_p]),
         "queries": (c_int, [c_void_p] * 6),
+        "update": (c_int, [*[c_void_p] * 4, c_int64, c_int64, c_void_p]),
         "move_rows": (c_int, [*[c_void_p] * 3, c_int64, *[c_void_p] * 2]),
     },
     name="training",
@@ -108,6 +109,23 @@ def obstacle(config: Config) -> str | None:
     return "bias" if config.bias else None
 
 
+class Workspace:
+    """Buffers of one step at a time."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self.address: int | None = library.graphmill_workspace()
+        if not self.address:
+            raise TrainingError("out of memory for the buffers of a training step")
+        weakref.finalize(self, library.graphmill_free, self.address)
+
+    def call(self, function: Callable[..., int], *arguments: Any) -> StepFigures:
+        """Call a function of the compiled code, and take over its figures."""
+        figures = _Figures()
+        _check(function(self.address, *arguments, ctypes.byref(figures)))
+        sums = [figures.loss, figures.reg, *figures.violators]
+        return StepFigures(*torch.tensor(sums, dtype=torch.float64).unbind())
+
+
 class Kernel:
     """The compiled code, and what it takes of a run."""
 
@@ -116,29 +134,28 @@ class Kernel:
         self.dtype = torch.float64 if library.graphmill_bytes_of_real() == 8 else torch.float32
         self._half = config.half_precision and bool(library.graphmill_has_half())
         self._frozen = Frozen.of(config)
-        self._threads = threading.local()
+        self._free: deque[Workspace] = deque()
 
-    def run(
-        self,
-        function: Callable[..., int],
-        relation: int,
-        tables: SideTables,
-        lr_scale: float,
-        *batch: Any,
-        **settings: float,
-    ) -> _Figures:
-        """Call a function of the compiled code for a batch of the relation; `settings` replace the run's."""
-        figures = _Figures()
-        failed = function(
-            self._workspace(),
+    def take_workspace(self) -> Workspace:
+        """Take a workspace that no other step has until `give_back` gets it."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Workspace(self.library)
+
+    def give_back(self, workspace: Workspace) -> None:
+        """Let other steps take the workspace."""
+        self._free.append(workspace)
+
+    def arguments(
+        self, relation: int, tables: SideTables, lr_scale: float, **settings: float
+    ) -> tuple[Any, ...]:
+        """Make the first arguments of a call for a batch of the relation; `settings` replace the run's."""
+        return (
             ctypes.byref(self._settings(relation, tables, lr_scale, settings)),
             _Tables(*(self._table(relation, side, tables[side]) for side in Side)),
             _BothRelations(*(self._relations(relation, side) for side in Side)),
-            *batch,
-            ctypes.byref(figures),
         )
-        _check(failed)
-        return figures
 
     def move_rows(
         self, table: Table, rows_K: Tensor, gradient_KD: Tensor, lr: float, max_norm: float
@@ -146,21 +163,10 @@ class Kernel:
         """Take one Adagrad step on rows, int64, which may repeat: their gradients add up."""
         own = _Tables(_Table(_address(table.embeddings_ND), _address(table.sums), table.sums.dim() == 2))
         settings = _Settings(dimension=gradient_KD.shape[1], lr=lr, max_norm=max_norm)
-        place = self._workspace(), ctypes.byref(settings), own
-        given = _address(rows_K), _address(gradient_KD)
-        _check(self.library.graphmill_move_rows(*place, len(rows_K), *given))
-
-    def _workspace(self) -> int:
-        """The workspace of this thread, freed when the thread or the step ends."""
-        workspace: int | None = getattr(self._threads, "workspace", None)
-        if workspace is None:
-            workspace = self.library.graphmill_workspace()
-            if not workspace:
-                raise TrainingError("out of memory for the buffers of a training step")
-            self._threads.workspace = workspace
-            self._threads.end = _End()
-            weakref.finalize(self._threads.end, self.library.graphmill_free, workspace)
-        return workspace
+        given = ctypes.byref(settings), own, len(rows_K), _address(rows_K), _address(gradient_KD)
+        workspace = self.take_workspace()
+        _check(self.library.graphmill_move_rows(workspace.address, *given))
+        self.give_back(workspace)
 
     def _settings(
         self, relation: int, tables: SideTables, lr_scale: float, more: Mapping[str, float]
@@ -224,19 +230,15 @@ class CompiledStep(Step[Batch]):
         keep: list[Tensor] = []  # tensors whose addresses go into the blocks
         drawn = self.sampling.drawing(self.share_of_negatives).blocks(batch, tables, generator)
         blocks = [_block(block, self.kernel.dtype, keep) for block in drawn]
-        step = self.kernel.library.graphmill_step
-        place = batch.relation, tables, self.lr_scale
-        figures = self.kernel.run(step, *place, _Blocks(*blocks), len(blocks), batch.num_steps)
+        workspace = self.kernel.take_workspace()
+        own = self.kernel.arguments(batch.relation, tables, self.lr_scale)
+        given = *own, _Blocks(*blocks), len(blocks), batch.num_steps
+        figures = workspace.call(self.kernel.library.graphmill_step, *given)
+        self.kernel.give_back(workspace)
         for key in self.model.keys_of(batch.relation):
             if key not in self.adagrad.frozen:
                 self.adagrad.steps[key] += batch.num_steps
-        return figures_of(figures)
-
-
-def figures_of(figures: _Figures) -> StepFigures:
-    """Take over the figures of the compiled code."""
-    sums = [figures.loss, figures.reg, *figures.violators]
-    return StepFigures(*torch.tensor(sums, dtype=torch.float64).unbind())
+        return figures
 
 
 def _check(failed: int) -> None:
@@ -245,10 +247,6 @@ def _check(failed: int) -> None:
             "out of memory for a batch and its negatives; lower batch_size, num_batch_negs or "
             "num_uniform_negs"
         )
-
-
-class _End:
-    """An object that ends with its thread."""
 
 
 def _block(block: Block, dtype: torch.dtype, keep: list[Tensor]) -> _Block:

@@ -1,10 +1,7 @@
 """The next bucket of a worker: no two buckets that are trained at a time share a partition.
 
-    dynamic      any bucket that shares no partition with those in training, preferably one that shares
-                 partitions with the worker's last bucket, of two the one that came last: the buckets of a
-                 worker form a path; the result depends on the workers' speeds
-    tournament   fixed rounds of such buckets; a round starts from the end of the round before, so the
-                 result depends only on the number of buckets in a round
+`dynamic` takes any such bucket, preferably one that shares partitions with the worker's last one, of two the
+one that came last: the buckets of a worker form a path. `tournament` has fixed rounds of such buckets.
 
 In the very first iteration a bucket waits until one of its partitions has been trained: all partitions grow
 out of one partition and lie in one space.

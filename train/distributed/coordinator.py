@@ -9,9 +9,7 @@
 A worker has a bucket, and often the promise of the bucket that follows: nobody else gets its partitions.
 With two or more partitions per worker, buckets are pairs of blocks of partitions (train/edges/visits.py).
 
-A lost worker costs the bucket that it was training, and the buckets before it whose partitions only this
-worker had (`partition_locations`); other workers train them again. When Dask brings a worker back, the worker
-gets a task. If everything is killed, the next run starts from the last commit.
+Lost workers: docs/explanation/distributed_training.md.
 """
 
 import logging

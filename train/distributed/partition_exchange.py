@@ -1,9 +1,6 @@
 """A worker's partitions: from its memory, from another worker's memory, or from a file.
 
-    before a bucket     take its partitions: what the last bucket left here, what was read ahead, and the rest
-    during a bucket     a thread reads ahead the partitions of the bucket that follows; another one writes the
-                        partitions that the last bucket left, with one copy on HDFS
-    after a bucket      put its partitions back, where other workers may fetch them
+When they come and go: docs/explanation/distributed_training.md.
 
 Resting partitions take at most `train.exchange_bytes`. Beyond it the oldest that are in files are dropped;
 the worker waits for the file of one that is in none yet.

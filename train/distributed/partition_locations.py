@@ -6,9 +6,7 @@
         embeddings_{type}_{part}.v{V+1}.h5, model.v{V+1}.h5   partitions, and the shared state
 
 A grant is the permission to train a bucket once, or to write partitions; its number is never used again. The
-grant that trained a partition is the partition's revision. The newest revision is in the memory of the worker
-that trained it; a file of it follows, with one copy on HDFS. Older copies are kept until then: if the worker
-is lost first, the newest copy that is left counts, and the buckets trained since are trained again.
+grant that trained a partition is the partition's revision (docs/explanation/distributed_training.md).
 
 A worker's files count once the coordinator has heard of them: a worker that is thought to be lost leaves
 files that nobody reads. When all buckets are done and all newest revisions are in files, these are renamed to

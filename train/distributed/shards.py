@@ -5,10 +5,7 @@
       pull             rows that the shard has changed since
     shard              merges what workers push; its rows are the state       ShardServer, on every worker
 
-Both sides merge by one rule (`merged`): a number becomes the mean of both copies, weighted by the squared
-gradients (Adagrad's sums) that each copy has seen since they parted; the sums add up. A row that only one
-worker has changed is taken over as it is. Parameters that all workers pull the same way are not pulled
-several times as far. Traffic grows with the rows that change, not with the tables.
+Both sides merge by one rule (`merged`): docs/explanation/distributed_training.md.
 
 No import of torch: the client of a distributed run needs this module.
 

@@ -1,15 +1,8 @@
 """State that all buckets change: relation parameters, global embeddings, types with one partition.
 
 Every worker trains on a copy of its own, and notes what it has heard last of each row. The state itself is in
-shards on all workers (`shards`).
-
-    dynamic        while a worker trains, a thread beside it pushes the rows that have moved and pulls those
-                   that others have moved, every few seconds; before and after a bucket too
-    tournament     a bucket begins with the state as of the end of the last round, to the last bit. What the
-                   buckets of a round have changed waits at the shards for the end of the round
-
-Source: the parameter server of PyTorch-BigGraph (arXiv:1903.12287, section 4.2), which sums changes; here
-copies are averaged.
+shards on all workers (`shards`). When rows are pushed and pulled: docs/explanation/distributed_training.md.
+Source: the parameter server of PyTorch-BigGraph (arXiv:1903.12287, section 4.2), which sums changes.
 
 Parameters of one width lie together in one table, so that a thousand static relations are no more messages
 than one. The steps keep moving the same memory: a parameter becomes a view of some rows.

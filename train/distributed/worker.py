@@ -1,12 +1,6 @@
 """A worker's part: one long task that trains bucket after bucket until the coordinator has none left.
 
-    take the bucket's partitions from memory, from other workers or from files; pull the shared state
-    train; meanwhile exchange rows of the shared state, read ahead for the bucket that follows, and write what
-    the last one left
-    leave the partitions in memory, where other workers may fetch them
-    push what it has changed of the shared state
-    report to the coordinator, which makes the bucket count
-
+Its parts: docs/explanation/distributed_training.md.
 A kill at any point costs the bucket, and those before it whose partitions nobody else and no file has.
 """
 

@@ -6,11 +6,8 @@
     affinity     each bucket shares a partition with the bucket before, while such a bucket is left
     random       any order
 
-In a layer, a bucket and its transpose follow each other; otherwise the layer is shuffled.
-
-If partitions move between the host and a GPU, the order is buffer elimination, with almost the fewest loads
-of partitions: all slots but one keep their partitions while every other partition passes through the last
-slot; then the kept partitions never come again.
+In a layer, a bucket and its transpose follow each other; otherwise the layer is shuffled. Where partitions
+move between the host and a GPU, the order is buffer elimination, with almost the fewest loads.
 
 Quality falls with the number of partitions, so training has as few as memory allows. It groups the partitions
 of files to blocks, in every iteration to others, and visits every pair of blocks once. In a visit the rows of

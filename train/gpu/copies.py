@@ -6,9 +6,6 @@
     one a thread   edges and partitions from files, and partitions for files (`beside_steps`)
 
 Without a GPU, a call returns when the copy is done.
-
-torch's own pinned memory takes the next power of two bytes. Ordinary pages that CUDA has registered take what
-is asked for, in whole pages.
 """
 
 import math

@@ -1,9 +1,5 @@
 """Step on whole tables by the kernels or their reference, with the results of train/step/plain.py.
 
-    sample edges and candidates from counters                                        (see reference.py)
-    for each side: stage; query; query_gradients, candidate_gradients; backward
-    Adagrad on the touched rows and relations, in sorted runs
-
 A step never waits for the host. All that differs between the steps of a shape is on the device: the clock and
 the learning rates. So a step can be captured once and replayed, in other buckets and epochs too.
 Rows are sorted on a branch beside the scores, and relations move on a branch beside entities.

@@ -1,15 +1,6 @@
 """The functions of a fused step in plain torch: the definition of the functions in `kernels`.
 
-One side of a step, for edges in chunks that share their candidates:
-
-    sample                edges of a step, in random order, and candidates drawn for them
-    stage                 rows of candidates         -> operands
-    query                 rows, relation             -> operands: queries, and the rows as candidates
-    query_gradients       queries, candidates        -> losses, gradients of the queries; stores no score
-    candidate_gradients   queries, candidates        -> gradients of the candidates
-    backward              gradients of the queries   -> gradients of their rows and of their relation
-    runs                  rows that a step touches, sorted
-    update_rows           Adagrad, row-wise or element-wise
+They are one side of a step, for edges in chunks that share their candidates: docs/explanation/gpu_inside.md.
 
 Random numbers have no state: a key and a counter give a number. Any number of threads can repeat any step,
 and a shuffled epoch takes no memory: `permute` maps a position of the epoch to an edge.

@@ -2,10 +2,6 @@
 
     from train.pbg_api import ConfigSchema, EntitySchema, RelationSchema, do_eval, train
 
-    train(config)     as torchbiggraph.train.train: goes on from checkpoint_path up to num_epochs
-    do_eval(config)   as torchbiggraph.eval.do_eval: ranks the edges of edge_paths bucket by bucket, among
-                      the number of candidates in the configuration, unfiltered; or calls `evaluator`
-
 A program for PBG needs other import lines only: all names are here. Keys, defaults and `to_dict()` are
 those of PBG's schema. Dask replaces machines, ranks and partition servers.
 

@@ -47,18 +47,19 @@ def decide(context: RunContext, workers: int = 1, *, blocks_of_all: int = 0) -> 
         num_partitions=max(config.num_partitions.values(), default=1),
         reasons=tuple(reasons),
         ignored=tuple(ignored),
-        varying=tuple(_varying(config, workers, threads, is_gpu=context.device.type == "cuda")),
+        varying=tuple(_varying(context, steps, workers, threads)),
     )
 
 
-def _varying(config: Config, workers: int, threads: int, *, is_gpu: bool) -> Iterator[str]:
+def _varying(context: RunContext, steps: Steps, workers: int, threads: int) -> Iterator[str]:
     """List the settings by which a result depends on timing, each with the value that repeats."""
-    settings = config.train
+    settings, is_gpu = context.config.train, context.device.type == "cuda"
     if workers > 1 and settings.bucket_assignment == "dynamic":
         yield "train.bucket_assignment: dynamic (tournament repeats, and so does train.num_workers: 1)"
     if is_gpu and not settings.deterministic:
         yield "train.deterministic: false"
-    if not is_gpu and threads > 1:
+    # Threads race on edges; PyTorch's sum gradients of edges, and maybe those of plug-ins, in any order.
+    if not is_gpu and threads > 1 and (set(steps) != {"queries"} or settings.plugins):
         yield f"{threads} threads (workers: 1 repeats)"
 
 
@@ -101,10 +102,11 @@ def _batches_at_once(context: RunContext, steps: Steps, blocks: int, reasons: li
     PyTorch moves a table as a whole.
     """
     config, threads = context.config, torch.get_num_threads()
-    if threads == 1 or set(steps.values()) != {"compiled"}:
+    if set(steps.values()) != {"compiled"}:
         return 1
     if "queries" not in steps:
         return threads
+    most = MOST_AT_ONCE if set(steps) == {"queries"} else min(MOST_AT_ONCE, threads)
     if whole := _whole_rows(context, steps, blocks):
         (name, rows), num = next(iter(whole.items())), config.train.candidates
         moved = f"they move all {rows} rows of {name}, which are too few for train.candidates: {num}"
@@ -114,7 +116,7 @@ def _batches_at_once(context: RunContext, steps: Steps, blocks: int, reasons: li
     schedule = context.schedule
     buckets = Blocks(config, schedule, blocks).order(schedule.iteration(0)) if blocks else all_buckets(config)
     num_batches = schedule.num_edges_of(0) // len(buckets) // config.batch_size
-    at_once = max(1, min(threads, MOST_AT_ONCE, num_batches // LEAST_BATCHES))
+    at_once = max(1, min(most, num_batches // LEAST_BATCHES))
     if at_once < threads:
         reasons.append(
             f"of queries at most {MOST_AT_ONCE} batches train at the same time, and one for each "

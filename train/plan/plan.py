@@ -56,7 +56,7 @@ class Plan:
     prefetch: bool  # the next bucket's partitions are read during training
     writes_beside: bool  # a copy of all rows is written while the next iteration trains (`device`)
     threads: int  # of the process
-    batches_at_once: int  # that train at the same time (Hogwild); 1: all threads work on one batch
+    batches_at_once: int  # that train at the same time; 1: all threads work on one batch
     workers: int
     num_partitions: int  # of the type that has most; the rows of one partition stay in memory
     reasons: tuple[str, ...] = ()  # sizes and obstacles that decided
@@ -81,7 +81,7 @@ class Plan:
     @property
     def threads_of_batch(self) -> int:
         """Threads of torch beside each other batch; compiled steps on edges use none, but cutting does."""
-        return self.threads // self.batches_at_once if "queries" in self.steps else self.threads
+        return max(1, self.threads // self.batches_at_once) if "queries" in self.steps else self.threads
 
     def log(self) -> None:
         """Log the plan, its reasons, and the settings that have no effect."""

@@ -3,6 +3,7 @@
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from threading import Lock
@@ -17,7 +18,7 @@ from graphmill.cluster.runtime import cpu_threads
 from graphmill.config.partitions import by_relation
 from graphmill.config.sections.train import TrainConfig
 from graphmill.errors import DivergenceError
-from graphmill.machine.threads import Task, Threads
+from graphmill.machine.threads import Threads
 from graphmill.run import seeds
 from graphmill.vocab import Bucket, Side
 from train.compiled import compiled_step
@@ -25,7 +26,7 @@ from train.compiled.compiled_queries import CompiledQueryStep
 from train.compiled.compiled_step import CompiledStep
 from train.edges import batches
 from train.edges.batches import TRAINED, EdgeTensors, Role
-from train.edges.one_vs_all import sorts_of
+from train.edges.one_vs_all import QueryBatch, sorts_of
 from train.edges.own_rows import NO_BLOCKS, BlockRows
 from train.edges.visits import Blocks
 from train.gpu.capture import capture_on
@@ -46,6 +47,8 @@ CHECK_BATCHES = 50  # between two checks that the loss is finite
 
 ReportProgress = Callable[[int, float], None]  # takes the number of edges done, and the sum of their losses
 Check = Callable[[int, Tensor], None]  # takes the number of edges done, and the sums of their StepFigures
+Prepared = tuple[Step[Any], Any, SideTables, torch.Generator]  # a step, and its arguments: first a batch
+Wave = list[tuple[QueryBatch, SideTables, float]]  # batches with candidates, and the factor of the rates
 
 
 class BucketTrainer:
@@ -112,8 +115,8 @@ class BucketTrainer:
     ) -> Tensor:
         """Train batch by batch, or by the fused step; the sums of StepFigures.
 
-        As many batches as planned train at the same time. All threads update the same tables without locks
-        (Hogwild), as PBG's workers do.
+        As many batches as planned train at the same time. Where some are of edges, all threads update the
+        same tables without locks (Hogwild), as PBG's workers do.
         """
         place, at_once = (*iteration.place, *bucket), self.plan.batches_at_once
         if self.fused is not None:
@@ -127,7 +130,7 @@ class BucketTrainer:
         cut = batches.cut_for_training(self.config, edges, generator, num_rows, known, self.block_rows)
         totals = _Totals(check, CHECK_BATCHES * self.config.batch_size, self.context.device)
 
-        def tasks() -> Iterator[Task]:
+        def prepared() -> Iterator[Prepared]:
             begun = 0.0
             for number, batch in enumerate(cut):
                 step = self.steps[sorts[batch.relation]]
@@ -138,15 +141,44 @@ class BucketTrainer:
                 own = (
                     generator if at_once == 1 else seeds.generator(self.config.seed, "batch", *place, number)
                 )
-                take = partial(step, batch, sides[batch.relation], own)
-                yield partial(totals.add, batch.num_edges, take)
+                yield step, batch, sides[batch.relation], own
 
         for step in self.steps.values():
             step.begin_bucket()
         with cpu_threads(self.plan.threads_of_batch):
-            Threads(at_once, totals.check_sometimes).run(tasks())
+            if at_once > 1 and set(self.steps) == {"queries"}:
+                self._train_in_waves(prepared(), totals)
+            else:
+                steps = ((own[0].num_edges, partial(step, *own)) for step, *own in prepared())
+                Threads(at_once, totals.check_sometimes).run(partial(totals.add, *own) for own in steps)
         check(len(edges), totals.sums)
         return totals.sums
+
+    def _train_in_waves(self, prepared: Iterator[Prepared], totals: "_Totals") -> None:
+        """Train on queries, which see what the waves before have moved: threads change no bit.
+
+        Threads share the batches of a wave, while the next is drawn. Then they share the rows that it moves.
+        """
+        step = self.steps["queries"]
+        assert isinstance(step, QueryStep)
+        step.num_parts = self.plan.batches_at_once
+        waves = _waves(step, prepared, step.num_parts)
+        with ThreadPoolExecutor(min(self.plan.threads, step.num_parts)) as pool:
+            wave = next(waves, None)
+            while wave:
+                if len(wave) == 1:
+                    with cpu_threads(self.plan.threads):
+                        ends = [step.begin(*wave[0])]
+                    coming = next(waves, None)
+                else:
+                    begun = [pool.submit(step.begin, *own) for own in wave]
+                    coming = pool.submit(next, waves, None).result()
+                    ends = [each.result() for each in begun]
+                moved = pool.map(lambda parts: [end() for end in parts], zip(*ends, strict=True))
+                for (batch, *_), parts in zip(wave, zip(*moved, strict=True), strict=True):
+                    totals.add(batch.num_edges, partial(step.learn, batch, parts))
+                totals.check_sometimes(len(wave))
+                wave = coming
 
     def _check(
         self, bucket: Bucket, iteration: Iteration, report: ReportProgress, count: int, total: Tensor
@@ -181,6 +213,23 @@ class BucketTrainer:
         generator = seeds.generator(self.config.seed, "rank", *place)
         cut = batches.cut(self.config, held, generator, self.block_rows)
         return held_out.rank(self.config, self.model, cut, sides, generator)
+
+
+def _waves(step: QueryStep, prepared: Iterator[Prepared], num: int) -> Iterator[Wave]:
+    """Draw candidates; `num` batches are a wave, and one that moves all rows is a wave of its own."""
+    wave: Wave = []
+    for _, batch, tables, generator in prepared:
+        drawn = step.draw(batch, tables, generator)
+        own = drawn, tables, step.lr_scale
+        if step.moves_all_rows(drawn, tables):
+            yield [own]
+        else:
+            wave.append(own)
+        if len(wave) == num:
+            yield wave
+            wave = []
+    if wave:
+        yield wave
 
 
 class _Totals:

@@ -1,9 +1,6 @@
 """Writes a trained checkpoint in GraphStorm's two layouts, partition by partition.
 
-    {save_embed_path}/                  graphmill/checkpoints/graphstorm/saved_embeddings.py
-        emb_info.json  {type}/embed-{rank:05d}.pt  embed_nids-{rank:05d}.pt
-    {save_model_path}/epoch-{E}[-iter-{I}]/     graphmill/checkpoints/graphstorm/saved_models.py
-        model.bin  optimizers.bin  {type}/sparse_emb_{rank:05d}.pt ...
+Source: docs/formats/graphstorm_embeddings.md, docs/formats/graphstorm_models.md.
 
 A rank is a partition; a type with fewer partitions leaves the other ranks empty. The integer id of an entity
 is the number of entities in the partitions before its own, plus its index: as in `etl.graphstorm_maps`.

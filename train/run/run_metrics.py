@@ -1,25 +1,8 @@
 """Metrics of a run, by bucket and epoch: for the display, training_stats.json and run.json.
 
-In run.json, under stages.train:
-
-    epochs: [                          one per finished epoch
-      {epoch,                          from 1
-       edges, seconds, edges_per_s,    trained, by the clock; a commit beside steps counts in the next epoch
-       loss?, reg?,                    means per edge, if there is any
-       mrr?,                           of the held-out edges, after training on their bucket (eval_fraction)
-       swap_wait_s,                    seconds that workers waited for partitions and edges
-       partitions_read, partitions_written,   from and to files (device memory)
-       fetched_bytes?,                 of partitions, from other workers' memory, where there are several
-       read_bytes?, written_bytes?,    of partitions, from and to files, where there are several workers
-       shared_bytes?,                  of rows of the state that all buckets change, pushed and pulled
-       peak_bytes,                     resident memory of the largest worker's process so far
-       buckets?: [{lhs, rhs, edges, seconds, wait_s, loss?, reg?, mrr?, worker?,
-                   fetched_bytes?, read_bytes?, written_bytes?, shared_bytes?}]}]
-
-An epoch has one entry in `buckets` for each edge path, chunk and bucket, in the order of training; for each
-pair of blocks where partitions are joined (train/edges/visits.py). Old epochs
-have no `buckets`, so that there are at most MAX_BUCKETS entries; training_stats.json has them all. Epochs of
-an earlier run of the same checkpoint come from training_stats.json, which has no seconds.
+`epochs` under stages.train of run.json: docs/reference/run_json.md. Epochs of an earlier run of the same
+checkpoint come from training_stats.json, which has no seconds; old ones have no `buckets` in run.json, so
+that there are at most MAX_BUCKETS entries.
 """
 
 import importlib.util

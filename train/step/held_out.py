@@ -4,8 +4,7 @@ Each edge is ranked among eval_num_batch_negs and eval_num_uniform_negs candidat
 partitions, unfiltered; ties count against the edge. The metrics show how training goes. To compare models,
 use `evaluate`, which ranks among all entities.
 
-`auc` is PBG's: of random pairs of an edge and a negative of any edge of the batch, as many as the batch has
-edges, the fraction where the edge scores higher. A tie is no win, a masked negative one.
+`auc` is PBG's (docs/formats/pbg_v1.md): a tie is no win, a masked negative one.
 
 Shapes: C chunks, P positives per chunk, M negatives; S batches of a span, B edges and N negatives of a batch.
 """

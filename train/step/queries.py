@@ -7,18 +7,18 @@
 With candidates, the softmax is over them and the answers of the query, which are own rows after the
 candidates: K = C + A rows. A step then touches these rows and those of the queries.
 
-With half_precision, scores and P are bfloat16, which halves the memory traffic; products add up in float32.
-SCORE_BYTES limits the number of queries at a time. No operation of a move waits for the host, and the shape
-of every tensor follows from the shapes of the batch: a GPU can replay a captured move (train/gpu/replays.py).
+With half_precision, scores and P are bfloat16; products add up in float32. No operation of a move waits for
+the host, and all shapes follow from those of the batch: a GPU can replay a move (train/gpu/replays.py).
 
 Shapes: Q queries, A answers, N rows of the table of answers or K rows of a sample, C candidates, D dimension.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from threading import Lock
 from typing import NamedTuple
 
@@ -53,6 +53,7 @@ class Gradients(NamedTuple):
 
 Moved = tuple[StepFigures, list[str]]  # with the keys of the parameters that have moved
 Move = Callable[[QueryBatch, SideTables, Rate], Moved]
+Ends = Sequence[Callable[[], Moved]]  # parts of the end of a step, which moves what it touches
 Launch = Callable[[Move, QueryBatch, SideTables, float], Moved]
 
 
@@ -66,7 +67,8 @@ class QueryStep(Step[QueryBatch]):
         super().__init__(config, model, adagrad)
         self.launch = launch
         self.candidates = CandidateSampler(config)
-        self._moves_all_rows = Lock()
+        self.num_parts = 1
+        self._turns = Lock()
         # Without an operator for each side the edge is one example, and both its queries regularise it.
         self._share = (2 if model.two_sided else 1) / max(1, len(sides_with_negatives(config)))
 
@@ -76,20 +78,32 @@ class QueryStep(Step[QueryBatch]):
 
     def __call__(self, batch: QueryBatch, tables: SideTables, generator: torch.Generator) -> StepFigures:
         """Draw candidates, and move rows and parameters; threads may step side by side."""
-        num_rows = len(tables[batch.side])
-        batch = self.candidates.draw(batch, num_rows, generator, self.share_of_negatives)
+        batch = self.draw(batch, tables, generator)
         move = partial(self.launch, self.move) if self.launch else self.move
-        figures, moved = move(batch, tables, self.lr_scale)
-        self.adagrad.count(moved)
+        with self._turns if self.moves_all_rows(batch, tables) else nullcontext():
+            return self.learn(batch, [move(batch, tables, self.lr_scale)])
+
+    def draw(self, batch: QueryBatch, tables: SideTables, generator: torch.Generator) -> QueryBatch:
+        """Draw candidates."""
+        return self.candidates.draw(batch, len(tables[batch.side]), generator, self.share_of_negatives)
+
+    def moves_all_rows(self, batch: QueryBatch, tables: SideTables) -> bool:
+        """Tell whether a batch moves all rows of a table, in PyTorch."""
+        return batch.candidate_C is None
+
+    def learn(self, batch: QueryBatch, moved: Sequence[Moved]) -> StepFigures:
+        """Count a step by its parts, and learn from it how to draw candidates."""
+        figures, keys = zip(*moved, strict=True)
+        self.adagrad.count(chain(*keys))
         self.candidates.learn(batch)
-        return figures
+        return StepFigures(*(torch.stack(column).sum() for column in zip(*figures, strict=True)))
 
     def move(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate) -> Moved:
         """Score, loss, gradient, update: the part of a step that a captured graph repeats."""
-        with self._moves_all_rows if batch.candidate_C is None else nullcontext():
-            return self._move(batch, tables, lr_scale)
+        return self.begin(batch, tables, lr_scale)[0]()
 
-    def _move(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate) -> Moved:
+    def begin(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate) -> Ends:
+        """Score, loss, gradient; what it returns updates, in one part or `num_parts`."""
         local, _, _ = touched_parameters(self.model, batch.relation, None)
         entity_QD = tables[batch.side.other].embeddings_ND.index_select(0, batch.entity_Q)
         entity_QD.requires_grad_()
@@ -112,11 +126,14 @@ class QueryStep(Step[QueryBatch]):
                 made.backward(gradient)  # type: ignore[no-untyped-call]
         loss = sum(self._predict_relations(own, local, entity_QD, rows_ND), start=gradients.loss)
         reg = self._regularise(own, local, entity_QD, rows_ND)
-        self._update(batch, tables, rows_K, gradient_of(rows_ND), gradient_of(entity_QD), lr_scale)
-        moved = self.adagrad.move(local.parameters, None, lr_scale)
         none = torch.zeros_like(gradients.violators)
         lhs, rhs = (gradients.violators if side is batch.side else none for side in Side)
-        return StepFigures(loss, reg, lhs, rhs), moved
+
+        def end() -> Moved:
+            self._update(batch, tables, rows_K, gradient_of(rows_ND), gradient_of(entity_QD), lr_scale)
+            return StepFigures(loss, reg, lhs, rhs), self.adagrad.move(local.parameters, None, lr_scale)
+
+        return [end]
 
     def _compare(self, query_QD: Tensor, candidate_ND: Tensor, batch: QueryBatch) -> Gradients:
         """Compute the loss and its gradients, some queries at a time."""

@@ -1,10 +1,5 @@
 """The interface of a step, which trains on one batch of edges or of queries after another, and its tables.
 
-    PlainStep           edges, in torch                       train/step/plain.py
-    CompiledStep        edges, in C++                         train/compiled/compiled_step.py
-    QueryStep           queries, in torch, or as a replay     train/step/queries.py
-    CompiledQueryStep   queries, in C++                       train/compiled/compiled_queries.py
-
 A `Plan` names the step of each sort of batch. The fused step (train/gpu) takes the edges of a whole bucket.
 """
 

@@ -4,15 +4,8 @@
     device    slots: for as many partitions as the plan says, the current bucket's among them; two more slots
               for a partition that comes and one that goes
 
-While a bucket is trained, one stream brings the partition that is needed next, and another takes away the
-trained partition that is needed again last (Belady). Buckets come in an order of buffer elimination: all
-buckets of a partition come before it leaves, so the next partition has all that time to come. Without a GPU
-the same moves happen one after the other.
-
-The files of a version are written while the next iteration trains: a partition that leaves the device waits
-until its rows on the host are in their file. Partitions on the device, which leave first, are written first.
-
-Host memory: all rows and sums once. With `train.device_partitions: 0` partitions come from files instead.
+The order of buckets, the streams, the files of a version: docs/explanation/gpu_inside.md. Without a GPU the
+same moves happen one after the other. Host memory: all rows and sums once.
 """
 
 from collections.abc import Callable

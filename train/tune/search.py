@@ -2,9 +2,9 @@
 
 The first value of a key is what docs/how_to/choosing.md and docs/how_to/training.md advise.
 
-Successive halving (arXiv:1502.07943): all candidates train for few epochs, the best for more. The first
-candidate goes on to every rung: it is what the best one has to beat, on edges that chose nothing. The budget
-is spent in rungs of equal time. The clock adds up the seconds that trials have measured: a search that is run
+Successive halving (arXiv:1502.07943): docs/how_to/tune.md. The first candidate goes on to every rung: it is
+what the best one has to beat, on edges that chose nothing.
+The clock adds up the seconds that trials have measured: a search that is run
 again with the results of its finished trials takes the same decisions.
 """
 

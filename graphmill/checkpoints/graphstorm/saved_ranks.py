@@ -1,14 +1,6 @@
 """Numbered `.pt` files, one set per rank, and JSON, of GraphStorm's saved embeddings and predictions.
 
-Predictions, saved at `save_prediction_path`; a multi-task run has one such folder per task:
-
-    {prediction_path}/
-        result_info.json                    format, world_size, ntypes or etypes ([[src, rel, dst], ...])
-        {type}/predict-{rank:05d}.pt        [n, C] or [n], floats or integers
-        {type}/predict_nids-{rank:05d}.pt   [n] int64
-        {src}_{rel}_{dst}/predict-{rank:05d}.pt  src_nids-{rank:05d}.pt  dst_nids-{rank:05d}.pt
-
-All files:
+Predictions are saved at `save_prediction_path`; a multi-task run has one such folder per task. All files:
 
     {folder}/{stem}-{rank:05d}.pt       one tensor each; 5 digits, 6 from rank 100000 on
     {folder}/embed_dict.hdf5            instead: a dataset [N, D] for each type, in the order of the ids

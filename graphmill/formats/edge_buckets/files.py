@@ -8,13 +8,8 @@
 A count is believed if the manifest has the same checksum for the bucket. Whoever reads the bucket compares
 that checksum, so that no file that was replaced is read with an old count.
 
-A loop is a relation of edges whose two ends have one index, as an edge from an entity to itself has.
-
-    edges_{lhs}_{rhs}.h5
-        loops       optional, int64 [L]: numbers of these relations, ascending
-
-So nobody reads all edges to learn which entities can be answers to themselves. The two ends may still be of
-different types, or in different partitions: who asks knows. Files of others have no such dataset.
+A loop is a relation of edges whose two ends have one index, as an edge from an entity to itself has. The two
+ends may be of different types, or in different partitions: who asks knows. Source: docs/formats/pbg_v1.md.
 """
 
 import json

@@ -2,12 +2,7 @@
 
     edges/train/
         origins.json            the raw files of the run in reading order, and what it read them with
-        edges_{lhs}_{rhs}.h5    beside the columns of edge_buckets
-            origin              int32 [R]: numbers of files in origins.json, ascending
-            origin_starts       int64 [R + 1]: rows starts[k] to starts[k + 1] come from file origin[k]
-            left_out_starts     optional, int64 [R + 1]: the same of the rows that were left out
-            left_out_row        int64 [D]: position among all rows, edges and left out, ascending
-            left_out_lhs, left_out_rel, left_out_rhs, left_out_weight    [D], as the columns of the edges
+        edges_{lhs}_{rhs}.h5    origin, origin_starts, left_out_...: beside the columns of edge_buckets
 
 Rows are left out that would be edges without other rows, such as the second of two equal edges. A later run
 can so take out the rows of some files, and has the same edges as if it had read all other files anew.

@@ -1,5 +1,6 @@
 """The compiled steps beside PyTorch's, which the oracle tests: digit by digit."""
 
+import copy
 import math
 import shutil
 from dataclasses import replace
@@ -193,6 +194,25 @@ def test_queries_in_single_precision(half):
     assert error.max() < (0.1 if rough else 5e-4)
     assert error.mean() < (1e-3 if rough else 1e-6)
     assert not rough or error.max() > 1e-5  # bfloat16 was really used
+
+
+@pytest.mark.parametrize("global_emb", [False, True])
+def test_parts_of_an_update_are_all_of_it(global_emb):
+    """In any order, and after another batch has begun with a workspace of its own."""
+    states = []
+    for num_parts in (1, 3):
+        more = {"global_emb": global_emb, "regularization_coef": 0.03}
+        scene = Scene(all_negs("complex_diagonal", "cos", not global_emb, **more), 0, 3, 300, True, MANY)
+        step = CompiledQueryStep(scene.config, scene.model, scene.adagrad, compiled_step.library(double=True))
+        step.num_parts = num_parts
+        before = copy.deepcopy(scene.state())
+        ends = [step.begin(each, scene.side_tables, 0.7) for each in sampled_queries_of(scene)]
+        torch.testing.assert_close(scene.state(), before, rtol=0, atol=0)
+        for parts in ends:
+            assert len([end() for end in reversed(parts)]) == num_parts
+        states.append(scene.state())
+        assert not torch.equal(scene.tables["user"].embeddings_ND, before[0][0])
+    torch.testing.assert_close(*states, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])
