@@ -1,13 +1,7 @@
 """OpenLineage events of a run and its stages, sent to $OPENLINEAGE_URL.
 
-    event      START when a stage begins, COMPLETE or FAIL when it ends; so too for the run, their parent
-    job        namespace $OPENLINEAGE_NAMESPACE (default: default); name `cluster.name` of the run, and
-               `cluster.name`.STAGE of a stage
-    datasets   files and folders, named as https://openlineage.io/docs/spec/naming says
-    facets     parent, processing_engine, jobType, errorMessage; `graphmill`: numbers of run.json, its place
-
-$OPENLINEAGE_PARENT_ID, NAMESPACE/JOB/RUN-ID, names the parent of the run, such as a task of Airflow. A
-skipped stage has no events. Events are those of version 2-0-2: https://openlineage.io/spec/2-0-2/OpenLineage.json.
+Jobs, data sets, facets and variables: docs/how_to/monitoring.md. Events are those of version 2-0-2:
+https://openlineage.io/spec/2-0-2/OpenLineage.json; data sets have the names of https://openlineage.io/docs/spec/naming.
 
 Delivery of OpenLineage events by HTTP, beside the run: a server that does not answer delays nothing.
 

@@ -1,11 +1,6 @@
 """One run per date: paths with the date, the previous date, and deletion of old dates.
 
-Placeholders in every string of a configuration that is loaded with --date:
-
-    {date}            the date, as 2026-11-20;      {date:%Y%m%d} is formatted by strftime
-    {date-7}          seven days earlier
-    {date-29..date}   30 days: the string stands for 30 strings, in a list or as `path` of a table
-    {previous_date}   the newest earlier finished date; without one, the string becomes null
+Placeholders in strings of a configuration that is loaded with --date: docs/how_to/daily_runs.md.
 
     base/2026-11-19/_SUCCESS      `output: base/{date}`: finished
     base/2026-11-20/run.json      config.schedule holds the date and its previous date

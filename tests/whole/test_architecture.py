@@ -87,8 +87,8 @@ LINES = {
     "etl": 10_039,
     "train": 13_929,
     "remap": 1_735,
-    "graphmill/ask": 10_344,
-    "graphmill": 39_492,
+    "graphmill/ask": 10_328,
+    "graphmill": 39_437,
     "bench": 2_996,
 }
 

@@ -1,17 +1,5 @@
 """Codecs: float32 vectors to fewer bytes, and back.
 
-| precision | bytes of a vector | decoded |
-| --- | --- | --- |
-| float32 | 4 D | itself |
-| float16 | 2 D | itself |
-| int8 | D | value x scale + offset, both of the dimension |
-| pq | M and 2 for a scale, in all D / 4 | scale x the table's numbers that the codes choose |
-
-int8 cuts the range of each dimension into 255 steps, as faiss' QT_8bit does, so an index of faiss can hold
-the same codes. Product quantisation (pq) cuts a vector into M pieces. A piece becomes the number of the
-nearest of 256 centroids. The scale of a row gives the decoded vector the length that the vector had: without
-it decoded vectors are too short.
-
 Source: docs/how_to/export.md. Shapes: N vectors, D dimension, M codes of a vector, K centroids of a piece.
 """
 

@@ -1,9 +1,5 @@
 """Solves new ids: takes a fixed number of gradient steps for each, independent of all others. A Dask task
-solves those of one type and group:
-
-    {folder}/{type}/part-{group:05d}.parquet    as docs/formats/embeddings.md says, sorted by id, and
-        confidence      float32     from 0 to 1
-        num_edges       int32       edges that the vector was solved for
+solves those of one type and group. Its file: docs/formats/embeddings.md.
 
 Steps start at the prior mean. Their length is that of Barzilai and Borwein (IMA Journal of Numerical Analysis
 8, 1988), in units of the spread. The best of the points that were tried is the result.

@@ -1,21 +1,8 @@
 """GraphStorm's trained models of learnable embeddings and one decoder as `Checkpoint`.
 
 Rows include the global embedding of their type, which GraphStorm has not: its scores are then ours.
-Source: docs/formats/graphstorm_models.md.
-
-Operators of relations as rows of GraphStorm's decoders, and back.
-
-    decoder         GraphStorm's score of h, r, t           our operator and comparator         r
-    dot_product     h . t                                   none, dot; none, cos with l2_norm   (no weight)
-    distmult        (h * r) . t                             diagonal, dot                       diagonal
-    transe_l2       gamma - |h + r - t|                     translation, l2                     -translation
-    rotate          gamma - sum of |h * e^(i phase) - t|    rotation, l2                        phase = -angle
-
-    phase = r * pi * (D / 2) / gamma
-
-A decoder has one row for each edge type, and one formula for all. The operator `none` fits each of them.
-transe_l2 has our score plus gamma. rotate adds the moduli of D / 2 complex numbers, where our distance takes
-the root of their squares: it has our parameters, not our score. Other operators have no decoder there.
+Source, also of the decoders: docs/formats/graphstorm_models.md. A decoder has one row for each edge type, and
+one formula for all.
 
 Shapes: R edge types, D dimension.
 """

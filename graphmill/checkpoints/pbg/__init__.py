@@ -1,14 +1,5 @@
 """PBG v1 checkpoints: embeddings, relation parameters and optimizer states, one version at a time.
 
-    checkpoint_path/
-      checkpoint_version.txt              the latest complete version; no file means none (0)
-      config.json                         PBG's configuration
-      embeddings_{type}_{part}.v{V}.h5    embeddings [count, D] float32, optimizer/state_dict
-      model.v{V}.h5                       model/relations/..., model/entities/..., optimizer/state_dict
-      training_stats.json                 JSON lines, one per bucket
-      epoch_{N}/                          a preserved version, itself a checkpoint; in PBG's, files are links
-      best/                               the version with the best validation, itself a checkpoint
-
 Protocol: write the embeddings of version V, the model, the stats, then `commit`. Every file appears
 whole (temporary name, rename), and only checkpoint_version.txt commits a version, so a kill at any
 point leaves the old version or the new one. The same content gives the same bytes.

@@ -2,15 +2,9 @@
 
     edges/train/
         edges_{lhs}_{rhs}.h5        one for EVERY bucket, empty ones included
-            format_version = 1      root attribute, integer
-            lhs, rel, rhs           integer [N]: index of the entity in its partition, number of the relation
-            weight                  optional, float32 [N]
-            lhsd_offsets, ...       optional, of a featurized side: see features
-            loops, origin, ...      optional: see files, origins
+        removed_{lhs}_{rhs}.h5      optional, of a delta: edges that the earlier run had and this does not
         num_edges.json              optional: see files
         origins.json                optional: see origins
-        removed_{lhs}_{rhs}.h5      optional, of a delta: edges that the earlier run had and this does not;
-                                    lhs, rel, rhs as above, with the indices that the ids have now
 
 Written: contiguous int32 (int64 on request), float32 weights. Read: any integer dtype, contiguous or
 chunked. Source: docs/formats/pbg_v1.md.
