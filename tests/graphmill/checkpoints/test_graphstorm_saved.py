@@ -53,7 +53,7 @@ THREE = {f"embed{nids}-{rank:05d}.pt": 4 for rank in range(3) for nids in ("", "
         ({"embed-00000.pt": 4, "embed_nids-00000.pt": 4}, r"embed-00001.pt: there is no"),
         (THREE, r"embed-00002.pt: expected files of 2 ranks"),
         ({"embed-00000.pt": 4, "embed-0.pt": 4}, r"expected one file of that number"),
-        ({}, r"embed-00000.pt: there is no such file"),
+        ({}, r"user: expected embed-\*.pt files, found none"),
     ],
 )
 def test_files_that_contradict_each_other(tmp_path: Path, files: dict[str, int], message: str) -> None:
