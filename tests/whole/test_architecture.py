@@ -85,7 +85,7 @@ def test_no_string_names_code_of_ours() -> None:
 # The most lines of Python and C++ in each package; they only fall. A change that adds lines replaces others.
 LINES = {
     "etl": 10_039,
-    "train": 13_929,
+    "train": 13_927,
     "remap": 1_735,
     "graphmill/ask": 10_328,
     "graphmill": 39_437,

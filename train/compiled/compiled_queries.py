@@ -64,11 +64,11 @@ class CompiledQueryStep(QueryStep):
         """Tell whether a batch moves all rows of a table that is too large for compiled code."""
         return super().moves_all_rows(batch, tables) and len(tables[batch.side]) > self.most_rows
 
-    def begin(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate) -> Ends:
-        """Score, loss, gradient; what it returns updates."""
+    def begin(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate, num_parts: int = 1) -> Ends:
+        """Score, loss, gradient; what it returns updates, in `num_parts`."""
         candidate_C, log_weight_C = batch.candidate_C, batch.log_weight_C
         if not self.most_rows or self.moves_all_rows(batch, tables):
-            return super().begin(batch, tables, lr_scale)
+            return super().begin(batch, tables, lr_scale, num_parts)
         if candidate_C is None or log_weight_C is None:
             num_rows = len(tables[batch.side])
             candidate_C, log_weight_C = torch.arange(num_rows), torch.zeros(num_rows)
@@ -88,12 +88,12 @@ class CompiledQueryStep(QueryStep):
         figures = workspace.call(call, *arguments, ctypes.byref(queries))
         if batch.mass_C is not None:
             batch.mass_C.add_(mass_C)
-        num_parts, left = self.num_parts, count(1)
+        ended = count(1)
 
         def end(part: int) -> Moved:
             update = self.kernel.library.graphmill_update
             moved = workspace.call(update, *arguments, num_parts, part)
-            if next(left) == num_parts:
+            if next(ended) == num_parts:
                 self.kernel.give_back(workspace)
             return (moved, []) if part else (StepFigures(*map(torch.add, figures, moved)), self._moved(batch))
 

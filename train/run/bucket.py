@@ -159,19 +159,18 @@ class BucketTrainer:
 
         Threads share the batches of a wave, while the next is drawn. Then they share the rows that it moves.
         """
-        step = self.steps["queries"]
+        step, num = self.steps["queries"], self.plan.batches_at_once
         assert isinstance(step, QueryStep)
-        step.num_parts = self.plan.batches_at_once
-        waves = _waves(step, prepared, step.num_parts)
-        with ThreadPoolExecutor(min(self.plan.threads, step.num_parts)) as pool:
+        waves = _waves(step, prepared, num)
+        with ThreadPoolExecutor(min(self.plan.threads, num)) as pool:
             wave = next(waves, None)
             while wave:
-                if len(wave) == 1:
+                if step.moves_all_rows(*wave[0][:2]):
                     with cpu_threads(self.plan.threads):
                         ends = [step.begin(*wave[0])]
                     coming = next(waves, None)
                 else:
-                    begun = [pool.submit(step.begin, *own) for own in wave]
+                    begun = [pool.submit(step.begin, *own, num) for own in wave]
                     coming = pool.submit(next, waves, None).result()
                     ends = [each.result() for each in begun]
                 moved = pool.map(lambda parts: [end() for end in parts], zip(*ends, strict=True))

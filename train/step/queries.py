@@ -39,7 +39,7 @@ from train.step.plain import gradient_of, touched_parameters
 from train.step.step import SideTables, Step, StepFigures, Table
 
 _NEVER = -1e30  # a score that leaves nothing of its candidate; finite in bfloat16, so that it adds up
-SCORE_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}  # by the type of the device
+SCORE_BYTES = {"cpu": 256 << 20, "cuda": 2 << 30}  # of the queries at a time, by the type of the device
 
 
 class Gradients(NamedTuple):
@@ -67,7 +67,6 @@ class QueryStep(Step[QueryBatch]):
         super().__init__(config, model, adagrad)
         self.launch = launch
         self.candidates = CandidateSampler(config)
-        self.num_parts = 1
         self._turns = Lock()
         # Without an operator for each side the edge is one example, and both its queries regularise it.
         self._share = (2 if model.two_sided else 1) / max(1, len(sides_with_negatives(config)))
@@ -102,8 +101,8 @@ class QueryStep(Step[QueryBatch]):
         """Score, loss, gradient, update: the part of a step that a captured graph repeats."""
         return self.begin(batch, tables, lr_scale)[0]()
 
-    def begin(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate) -> Ends:
-        """Score, loss, gradient; what it returns updates, in one part or `num_parts`."""
+    def begin(self, batch: QueryBatch, tables: SideTables, lr_scale: Rate, num_parts: int = 1) -> Ends:
+        """Score, loss, gradient; what it returns updates, in `num_parts` or, here, in one."""
         local, _, _ = touched_parameters(self.model, batch.relation, None)
         entity_QD = tables[batch.side.other].embeddings_ND.index_select(0, batch.entity_Q)
         entity_QD.requires_grad_()

@@ -1,4 +1,4 @@
-"""Codecs: float32 vectors to fewer bytes, and back.
+"""Codecs: float32 vectors to fewer bytes, and back. An index of faiss (QT_8bit) can hold the codes of int8.
 
 Source: docs/how_to/export.md. Shapes: N vectors, D dimension, M codes of a vector, K centroids of a piece.
 """

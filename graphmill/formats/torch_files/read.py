@@ -85,7 +85,7 @@ def check_content(content: Any, size_bytes: int, where: str, device: str = "cpu"
         value, depth = left.pop()
         num_left -= 1
         if depth > _MAX_DEPTH or num_left < 0:
-            raise FormatError(f"{where}: expected a tree of values, found values that hold each other")
+            raise FormatError(f"{where}: expected trees of values, found some that hold each other endlessly")
         if isinstance(value, Tensor):
             _check_tensor(value, where, device)
             stored[value.untyped_storage()._cdata] = value.untyped_storage().nbytes()

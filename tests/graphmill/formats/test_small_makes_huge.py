@@ -148,10 +148,10 @@ _TENSORS = {
     "is packed": (_packed, "found packed ones"),
     "is made by its length": (lambda: _zipped(_HUGE_BYTES), BYTES),
     "is not even written": (lambda: _zipped(_huge(b"torch\nFloatTensor")), "the type torch.FloatTensor"),
-    "holds itself many times": (lambda: torch_bytes(_nested()), "hold each other"),
+    "holds itself many times": (lambda: torch_bytes(_nested()), "hold each other endlessly"),
     "holds itself too deep": (
         lambda: torch_bytes(reduce(lambda value, _: [value], range(300), [0.0])),
-        "hold each other",
+        "hold each other endlessly",
     ),
     "in the old form": (lambda: _OLD_FORM + _HUGE_BYTES, BYTES),
     "in the old form, as its keys": (lambda: _OLD_FORM + pickle.dumps(0, 2) + _HUGE_BYTES, BYTES),

@@ -98,7 +98,7 @@ def test_an_output_that_no_stage_can_write_is_refused(folder, submit, key, place
 
 
 def test_a_plan_tells_that_the_output_cannot_be_made(folder: Path, submit: Submit) -> None:
-    """What takes files is left as it was."""
+    """Every folder stays as it was."""
     write_conf(folder, "day.csv", input="tables")
     before = tree(folder)
     for key, place in ((key, place) for key in PLACES for place in ("/proc/none/out", "c.yaml/out")):

@@ -204,9 +204,8 @@ def test_parts_of_an_update_are_all_of_it(global_emb):
         more = {"global_emb": global_emb, "regularization_coef": 0.03}
         scene = Scene(all_negs("complex_diagonal", "cos", not global_emb, **more), 0, 3, 300, True, MANY)
         step = CompiledQueryStep(scene.config, scene.model, scene.adagrad, compiled_step.library(double=True))
-        step.num_parts = num_parts
         before = copy.deepcopy(scene.state())
-        ends = [step.begin(each, scene.side_tables, 0.7) for each in sampled_queries_of(scene)]
+        ends = [step.begin(each, scene.side_tables, 0.7, num_parts) for each in sampled_queries_of(scene)]
         torch.testing.assert_close(scene.state(), before, rtol=0, atol=0)
         for parts in ends:
             assert len([end() for end in reversed(parts)]) == num_parts
